@@ -1,0 +1,68 @@
+# `make demo` and `make test` need Python 3.11 or later (and Java 17 or later for Spark); they install the rest.
+
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name) 2>/dev/null)))
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Two cores by default; JOBS=0 runs the tests in one process.
+JOBS   ?= 2
+
+# A shell that forbids bytecode makes every start compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo test check bench format java clean
+
+help:
+	@echo "make demo    1,000 orders, a killed worker, nothing lost   (ARGS=… for options)"
+	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
+	@echo "make check   format, lint, types, layers, README blocks"
+	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
+
+demo: $(VENV)/.core
+	@$(BIN)/python -m conquiet.demo $(ARGS)
+
+test: $(VENV)/.all java
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+check: $(VENV)/.all
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q README.md
+
+bench: $(VENV)/.all
+	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+format: $(VENV)/.all
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Each stamp is newer than what it was made from: a second run does no set-up again.
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or later is needed; $(PYTHON) is older. Set PYTHON=…"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
+	$(call install,.[embedded])
+
+$(VENV)/.all: $(VENV)/.made pyproject.toml constraints.txt
+	$(call install,.[all$(comma)dev])
+	@touch $(VENV)/.core
+
+comma := ,
+define install
+	@echo "installing $(1) (once)"
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '$(1)' \
+	  || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '$(1)'
+	@touch $@
+endef
+
+java:
+	@.ci/java
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
