@@ -1,0 +1,103 @@
+"""Redis Streams queues where one message is one database transaction, acked only after its commit."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from conquiet.consume import (
+        DrainReport,
+        OutboxRelay,
+        QueueConsumer,
+        drain,
+        drain_stale,
+        install_signal_handlers,
+    )
+    from conquiet.db import DbSession, Inbox, Outbox
+    from conquiet.embedded import EmbeddedServer
+    from conquiet.errors import (
+        ConquietError,
+        DbError,
+        DrainError,
+        DrainFailure,
+        EmbeddedServerError,
+        MalformedEntry,
+        MalformedEntryError,
+        QueueError,
+    )
+    from conquiet.queue import (
+        BacklogStats,
+        QueueConfig,
+        QueueMessage,
+        RedisStreamsQueue,
+        unique_consumer_name,
+    )
+
+__version__ = "0.1.0"
+
+# Loaded on first use: `import conquiet` pays for neither SQLAlchemy nor redis-py.
+_HOME_OF = {
+    "BacklogStats": "conquiet.queue",
+    "ConquietError": "conquiet.errors",
+    "DbError": "conquiet.errors",
+    "DbSession": "conquiet.db",
+    "DrainError": "conquiet.errors",
+    "DrainFailure": "conquiet.errors",
+    "DrainReport": "conquiet.consume",
+    "EmbeddedServer": "conquiet.embedded",
+    "EmbeddedServerError": "conquiet.errors",
+    "Inbox": "conquiet.db",
+    "MalformedEntry": "conquiet.errors",
+    "MalformedEntryError": "conquiet.errors",
+    "Outbox": "conquiet.db",
+    "OutboxRelay": "conquiet.consume",
+    "QueueConfig": "conquiet.queue",
+    "QueueConsumer": "conquiet.consume",
+    "QueueError": "conquiet.errors",
+    "QueueMessage": "conquiet.queue",
+    "RedisStreamsQueue": "conquiet.queue",
+    "drain": "conquiet.consume",
+    "drain_stale": "conquiet.consume",
+    "install_signal_handlers": "conquiet.consume",
+    "unique_consumer_name": "conquiet.queue",
+}
+
+__all__ = [
+    "BacklogStats",
+    "ConquietError",
+    "DbError",
+    "DbSession",
+    "DrainError",
+    "DrainFailure",
+    "DrainReport",
+    "EmbeddedServer",
+    "EmbeddedServerError",
+    "Inbox",
+    "MalformedEntry",
+    "MalformedEntryError",
+    "Outbox",
+    "OutboxRelay",
+    "QueueConfig",
+    "QueueConsumer",
+    "QueueError",
+    "QueueMessage",
+    "RedisStreamsQueue",
+    "drain",
+    "drain_stale",
+    "install_signal_handlers",
+    "unique_consumer_name",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'conquiet' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,115 @@
+"""Every error of the core.
+
+ConquietError
+├── QueueError                  a call to Redis failed; `stream`, `group`, `operation`, `__cause__`
+│   └── MalformedEntryError     a read met entries that are not `data` = JSON object; they stay pending
+├── DbError                     a transaction could not be opened or committed; nothing was acked
+├── DrainError                  a drain ended with failed messages; `report`, `failures`
+└── EmbeddedServerError         the private server could not be found, started or stopped
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class ConquietError(Exception):
+    """The root of every error that conquiet itself raises."""
+
+
+class QueueError(ConquietError):
+    """A Redis call failed and was not retried; what Redis holds is still there."""
+
+    def __init__(self, operation: str, *, stream: str, group: str | None, reason: str) -> None:
+        self.operation = operation
+        self.stream = stream
+        self.group = group
+        of_group = f" for group {group!r}" if group is not None else ""
+        super().__init__(f"{operation} on stream {stream!r}{of_group} failed: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedEntry:
+    """One entry that cannot become a message, as it came from the server."""
+
+    id: str
+    fields: tuple[tuple[bytes, bytes], ...]
+    delivery_count: int
+    reason: str
+
+
+class MalformedEntryError(QueueError):
+    """A read met malformed entries; they stay pending until somebody acks or quarantines them by id.
+
+    `entries` are the malformed ones, `messages` the well-formed `QueueMessage`s of the same read:
+    those were delivered too and are the caller's to handle.
+    """
+
+    def __init__(
+        self,
+        operation: str,
+        *,
+        stream: str,
+        group: str,
+        entries: Sequence[MalformedEntry],
+        messages: Sequence[Any],
+    ) -> None:
+        self.entries = tuple(entries)
+        self.messages = tuple(messages)
+        first = self.entries[0]
+        others = f" and {len(self.entries) - 1} more" if len(self.entries) > 1 else ""
+        super().__init__(
+            operation,
+            stream=stream,
+            group=group,
+            reason=(
+                f"entry {first.id}{others} is malformed: {first.reason}; fields {_shown(first.fields)}. "
+                "It stays pending: ack it by id to drop it, or quarantine it"
+            ),
+        )
+
+
+class DbError(ConquietError):
+    """The transaction was not committed as asked; the message it belongs to must not be acked."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainFailure:
+    """One message that a drain read and could not handle; it is still pending."""
+
+    id: str
+    error: Exception
+
+
+class DrainError(ConquietError):
+    """A drain ran to its end with failed messages, all of them still pending.
+
+    `report` is the `DrainReport`, `failures` has every failed entry id with its exception.
+    """
+
+    def __init__(self, *, stream: str, group: str, report: Any, failures: Sequence[DrainFailure]) -> None:
+        self.stream = stream
+        self.group = group
+        self.report = report
+        self.failures = tuple(failures)
+        first = self.failures[0]
+        super().__init__(
+            f"{len(self.failures)} messages of stream {stream!r} failed for group {group!r} and are pending; "
+            f"the first is {first.id}: {type(first.error).__name__}: {first.error}"
+        )
+
+
+class EmbeddedServerError(ConquietError):
+    """The private server is not there: no binary, no start, or no clean stop."""
+
+    def __init__(self, problem: str, *, facts: Mapping[str, object] | None = None) -> None:
+        self.facts = dict(facts or {})
+        shown = "".join(f"\n  {name}: {value}" for name, value in self.facts.items())
+        super().__init__(problem + shown)
+
+
+def _shown(fields: Sequence[tuple[bytes, bytes]], limit: int = 200) -> str:
+    text = repr(dict(fields) if len(dict(fields)) == len(fields) else list(fields))
+    return text if len(text) <= limit else text[:limit] + "…"

@@ -1,0 +1,79 @@
+"""A message as it is handed over, and how stream entries become messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conquiet.errors import MalformedEntry, MalformedEntryError
+from conquiet.payload import Payload, decode_payload
+
+#: One entry as redis-py hands it over: the id and either a flat list of names and values or a mapping.
+RawEntry = tuple[bytes, "Sequence[bytes] | Mapping[bytes, bytes]"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMessage:
+    """One delivery of one stream entry; it stays pending in its group until it is acked."""
+
+    stream: str
+    group: str
+    id: str
+    payload: Payload
+    #: 1 on the first delivery; Redis counts each read and claim.
+    delivery_count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What one read or claim delivered; all of it is pending now, the malformed entries too."""
+
+    messages: list[QueueMessage]
+    malformed: list[MalformedEntry]
+
+    def well_formed(self, operation: str, *, stream: str, group: str) -> list[QueueMessage]:
+        """The messages.
+
+        Raises:
+            MalformedEntryError: some entry is malformed; the error carries the messages of all the others.
+        """
+        if self.malformed:
+            raise MalformedEntryError(
+                operation, stream=stream, group=group, entries=self.malformed, messages=self.messages
+            )
+        return self.messages
+
+
+def delivery_of(entries: Iterable[tuple[RawEntry, int]], *, stream: str, group: str) -> Delivery:
+    """Sort entries, each with its delivery count, into messages and malformed ones."""
+    delivery = Delivery([], [])
+    for (raw_id, raw_fields), delivery_count in entries:
+        entry_id = raw_id.decode()
+        try:
+            payload = decode_payload(_data_of(raw_fields))
+        except ValueError as error:
+            delivery.malformed.append(
+                MalformedEntry(entry_id, _pairs(raw_fields), delivery_count, str(error))
+            )
+        else:
+            delivery.messages.append(QueueMessage(stream, group, entry_id, payload, delivery_count))
+    return delivery
+
+
+def _data_of(fields: Sequence[bytes] | Mapping[bytes, bytes]) -> bytes:
+    # The hot path: a flat list of one name and one value.
+    if isinstance(fields, list) and len(fields) == 2 and fields[0] == b"data":
+        return fields[1]  # type: ignore[no-any-return]  # redis-py's replies are untyped
+    pairs = _pairs(fields)
+    if len(pairs) != 1 or pairs[0][0] != b"data":
+        names = ", ".join(repr(name) for name, _ in pairs[:5])
+        raise ValueError(f"it must have exactly one field `data`, has {len(pairs)}: {names}")
+    return pairs[0][1]
+
+
+def _pairs(fields: Sequence[bytes] | Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    if isinstance(fields, Mapping):
+        return tuple(fields.items())
+    flat: Sequence[Any] = fields
+    return tuple(zip(flat[::2], flat[1::2], strict=True))

@@ -1,0 +1,270 @@
+"""RedisStreamsQueue: Redis Streams as they are, one call for one command, every failure visible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from redis.exceptions import ResponseError
+
+from conquiet.errors import QueueError
+from conquiet.payload import Payload, encode_payload
+from conquiet.queue.backlog import BacklogStats, backlog_stats
+from conquiet.queue.config import QueueConfig, check_non_negative_int, check_positive_int
+from conquiet.queue.connection import (
+    AS_BYTES,
+    REDIS_ERRORS,
+    Client,
+    add_entries,
+    longest_block_ms,
+    open_client,
+    queue_error,
+    unparsed_view,
+    visible_errors,
+)
+from conquiet.queue.message import Delivery, QueueMessage, RawEntry, delivery_of
+from conquiet.queue.metrics import QueueMetrics
+from conquiet.queue.scripts import change_held
+
+
+class RedisStreamsQueue:
+    """One stream, one consumer group, one consumer; no loop, no retry, no buffer.
+
+    Every Redis failure is raised as `QueueError`. A client that was handed in keeps its own settings, its
+    retries too; `from_url` makes one that never retries.
+    """
+
+    def __init__(self, client: Client, config: QueueConfig) -> None:
+        self.client = client
+        self.config = config
+        self._names = {"stream": config.stream_key, "group": config.consumer_group}
+        # As bytes: a client may have been told to encode text in another way than UTF-8.
+        self._stream = config.stream_key.encode()
+        self._group = config.consumer_group.encode()
+        self._consumer = config.consumer_name.encode()
+        self._closes_client = False
+        self._view = unparsed_view(client)
+        self._create_group()
+        with self._visible("connect"):
+            self._longest_block_ms = longest_block_ms(client, config.stream_key)
+        self._metrics = QueueMetrics(config.stream_key)
+
+    @classmethod
+    def from_url(cls, url: str, config: QueueConfig, **options: Any) -> Self:
+        """Open `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `redis+cluster://` without retries.
+
+        The queue owns the client: `close()`, or the end of a `with` block, closes it.
+        """
+        with visible_errors("connect", stream=config.stream_key, group=config.consumer_group):
+            client = open_client(url, block_ms=config.block_ms, **options)
+        try:
+            queue = cls(client, config)
+        except BaseException:
+            client.close()
+            raise
+        queue._closes_client = True
+        return queue
+
+    def close(self) -> None:
+        """Close the client if `from_url` made it; what is pending stays pending."""
+        if self._closes_client:
+            self.client.close()
+
+    def enqueue(self, payload: Payload) -> str:
+        """Add one message and return its entry id."""
+        entry_id: bytes = self._call("XADD", self._stream, "*", "data", encode_payload(payload))
+        return entry_id.decode()
+
+    def enqueue_many(self, payloads: Iterable[Payload], *, batch_size: int = 1_000) -> list[str]:
+        """Add messages in order, `batch_size` to a round trip; if one payload is refused, none is added."""
+        check_positive_int("batch_size", batch_size)
+        encoded = [(self._stream, encode_payload(payload)) for payload in payloads]
+        ids: list[str] = []
+        for start in range(0, len(encoded), batch_size):
+            with self._visible("XADD"):
+                replies = add_entries(self._view, encoded[start : start + batch_size])
+            ids += [reply.decode() for reply in replies if isinstance(reply, bytes)]
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    operation = f"XADD of {len(encoded)} messages, {len(ids)} were added,"
+                    raise queue_error(operation, reply, **self._names) from reply
+        return ids
+
+    def read(self, block_ms: int, count: int = 1) -> list[QueueMessage]:
+        """Deliver up to `count` new messages; they are pending until acked.
+
+        Waits up to `block_ms`, and never longer than the client's socket timeout allows.
+
+        Raises:
+            MalformedEntryError: it carries the well-formed messages of this read.
+        """
+        command = self._read_command(block_ms, count)
+        started = time.perf_counter()
+        reply = self._call(*command)
+        return self._delivered(reply, time.perf_counter() - started)
+
+    def ack(self, msg: QueueMessage) -> None:
+        """Acknowledge one message; acking twice is allowed."""
+        self._check_ours(msg)
+        self.ack_ids([msg.id])
+
+    def ack_ids(self, entry_ids: Sequence[str]) -> int:
+        """Acknowledge entries by id, malformed ones too; returns how many were pending until now."""
+        if not entry_ids:
+            return 0
+        acked: int = self._call("XACK", self._stream, self._group, *entry_ids)
+        self._metrics.count_acks(len(entry_ids))
+        return acked
+
+    def ack_and_read(self, entry_ids: Sequence[str], block_ms: int, count: int = 1) -> list[QueueMessage]:
+        """Acknowledge, then read, in one round trip; the server acks before it waits.
+
+        If the ack fails, its error is raised and whatever the read delivered stays pending.
+        """
+        if not entry_ids:
+            return self.read(block_ms, count)
+        command = self._read_command(block_ms, count)
+        started = time.perf_counter()
+        with self._visible("XACK with XREADGROUP"):
+            pipeline = self._view.pipeline(transaction=False)
+            pipeline.execute_command("XACK", self._stream, self._group, *entry_ids)
+            pipeline.execute_command(*command, **AS_BYTES)
+            acked, reply = pipeline.execute(raise_on_error=False)
+        self._raise_if_error("XACK", acked)
+        self._metrics.count_acks(len(entry_ids))
+        self._raise_if_error("XREADGROUP", reply)
+        return self._delivered(reply, time.perf_counter() - started)
+
+    def claim_stale(self, min_idle_ms: int, count: int = 10) -> list[QueueMessage]:
+        """Take over up to `count` messages that nobody has touched for `min_idle_ms`, from any consumer.
+
+        Best effort and bounded: one XPENDING, one XCLAIM. Trimmed or deleted entries are skipped.
+
+        Raises:
+            MalformedEntryError: it carries the well-formed messages of this claim.
+        """
+        delivery, _ = self.claim_page(min_idle_ms, count)
+        return delivery.well_formed("XCLAIM", **self._names)
+
+    def claim_page(
+        self, min_idle_ms: int, count: int, *, after: str | None = None, own: bool = False
+    ) -> tuple[Delivery, str | None]:
+        """Claim one page of the pending list: what is idle, or with `own` what this consumer's name has.
+
+        Returns what was delivered, and the entry id to continue `after`; `None` at the list's end.
+        """
+        check_non_negative_int("min_idle_ms", min_idle_ms)
+        check_positive_int("count", count)
+        counts = self._pending_counts(min_idle_ms, count, after, own)
+        if not counts:
+            return Delivery([], []), None
+        command = ("XCLAIM", self._stream, self._group, self._consumer, min_idle_ms, *counts)
+        # `parse_justid` makes redis-py leave the reply as it came, repeated fields included.
+        reply = self._call(*command, parse_justid=True)
+        # A trimmed or deleted entry is nil on Redis 6.2 and missing on 7: there is nothing left to deliver.
+        entries = [(entry, counts[entry[0]]) for entry in reply if entry is not None]
+        self._metrics.count_claims(len(entries))
+        return delivery_of(entries, **self._names), max(counts, key=_by_id).decode()
+
+    def renew(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
+        """Reset the idle time of what this consumer still holds; returns the messages it still holds."""
+        return self._change_held("renew", messages)
+
+    def hand_back(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
+        """Give up unhandled messages: still pending, delivery count as before, free for the next claim.
+
+        Returns the ones that were still this consumer's to give.
+        """
+        return self._change_held("hand_back", messages)
+
+    def backlog_stats(self, *, count_limit: int = 1_000) -> BacklogStats:
+        """Look at length, lag, pending and consumers: read-only, bounded, never called by itself."""
+        check_positive_int("count_limit", count_limit)
+        return backlog_stats(self._call, self.config, count_limit=count_limit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _create_group(self) -> None:
+        try:
+            self._call("XGROUP CREATE", self._stream, self._group, "0-0", "MKSTREAM")
+        except QueueError as error:
+            cause = error.__cause__
+            if not (isinstance(cause, ResponseError) and str(cause).startswith("BUSYGROUP")):
+                raise
+
+    def _read_command(self, block_ms: int, count: int) -> tuple[Any, ...]:
+        check_positive_int("block_ms", block_ms)
+        check_positive_int("count", count)
+        if self._longest_block_ms is not None:
+            block_ms = min(block_ms, self._longest_block_ms)
+        reader = ("XREADGROUP", "GROUP", self._group, self._consumer)
+        return (*reader, "COUNT", count, "BLOCK", block_ms, "STREAMS", self._stream, ">")
+
+    def _delivered(self, reply: Any, seconds: float) -> list[QueueMessage]:
+        entries = _entries_of(reply)
+        self._metrics.count_read(len(entries), seconds)
+        delivery = delivery_of([(entry, 1) for entry in entries], **self._names)
+        return delivery.well_formed("XREADGROUP", **self._names)
+
+    def _pending_counts(self, min_idle_ms: int, count: int, after: str | None, own: bool) -> dict[bytes, int]:
+        command = ["XPENDING", self._stream, self._group, *(("IDLE", min_idle_ms) if min_idle_ms else ())]
+        command += ["-" if after is None else f"({after}", "+", count]
+        command += [self._consumer] if own else []
+        rows = self._call(*command, parse_detail=True)
+        return {row["message_id"]: row["times_delivered"] + 1 for row in rows}
+
+    def _change_held(
+        self, change: Literal["renew", "hand_back"], messages: Sequence[QueueMessage]
+    ) -> list[QueueMessage]:
+        for message in messages:
+            self._check_ours(message)
+        if not messages:
+            return []
+        with self._visible(change):
+            held = change_held(self.client, self.config, change, messages)
+        return [message for message in messages if message.id in held]
+
+    def _check_ours(self, msg: QueueMessage) -> None:
+        ours = self.config
+        if msg.stream != ours.stream_key or msg.group != ours.consumer_group:
+            raise ValueError(
+                f"msg {msg.id} is of stream {msg.stream!r} and group {msg.group!r}, this queue is of "
+                f"{ours.stream_key!r} and {ours.consumer_group!r}"
+            )
+
+    def _call(self, *command: Any, **options: Any) -> Any:
+        try:
+            return self._view.execute_command(*command, **AS_BYTES, **options)  # type: ignore[no-untyped-call]
+        except REDIS_ERRORS as error:
+            raise queue_error(command[0], error, **self._names) from error
+
+    def _visible(self, operation: str) -> AbstractContextManager[None]:
+        return visible_errors(operation, **self._names)
+
+    def _raise_if_error(self, operation: str, reply: Any) -> None:
+        if isinstance(reply, Exception):
+            raise queue_error(operation, reply, **self._names) from reply
+
+
+def _entries_of(reply: Any) -> list[RawEntry]:
+    if not reply:
+        return []
+    # One stream was asked for: a list of [stream, entries] in RESP2, a mapping in RESP3.
+    entries = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1]
+    # A cluster client on RESP3 wraps its parsed entries once more.
+    is_wrapped = entries and isinstance(entries[0], list) and entries[0] and isinstance(entries[0][0], tuple)
+    return entries[0] if is_wrapped else entries  # type: ignore[no-any-return]  # redis-py's replies are untyped
+
+
+def _by_id(entry_id: bytes) -> tuple[int, int]:
+    milliseconds, _, sequence = entry_id.partition(b"-")
+    return int(milliseconds), int(sequence)

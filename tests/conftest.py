@@ -1,0 +1,79 @@
+"""Fixtures of every test: private servers for the session, private names for the test."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import redis
+from sqlalchemy import Column, Engine, MetaData, String, Table, Text
+
+from conquiet import QueueConfig, RedisStreamsQueue
+from tests.services import REDIS_KINDS, database, open_engine, redis_server
+
+# A shell that forbids bytecode makes every subprocess compile everything anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+MakeQueue = Callable[..., RedisStreamsQueue]
+
+#: What handlers of these tests write: one row per effect; doubles are allowed, so that they can be seen.
+effects = Table("effects", MetaData(), Column("entry_id", String(64)), Column("note", Text))
+
+
+@pytest.fixture(scope="session", params=REDIS_KINDS)
+def server_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each kind of server in turn."""
+    with redis_server(request.param) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def valkey_url() -> Iterator[str]:
+    """The embedded server, for tests that need one server and not each kind."""
+    with redis_server("valkey") as url:
+        yield url
+
+
+@pytest.fixture
+def stream() -> str:
+    """A stream name that no other test has."""
+    return f"test:{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def client(server_url: str) -> Iterator[redis.Redis]:
+    """A plain redis-py client, to look at the server from outside."""
+    with redis.Redis.from_url(server_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def make_queue(server_url: str, stream: str) -> Iterator[MakeQueue]:
+    """Opens queues on the test's own stream."""
+    with ExitStack() as opened:
+
+        def make(consumer: str = "worker-1", group: str = "billing", **config: int) -> RedisStreamsQueue:
+            values = {"block_ms": 50, "claim_idle_ms": 60_000} | config
+            queue_config = QueueConfig(stream, group, consumer, **values)
+            return opened.enter_context(RedisStreamsQueue.from_url(server_url, queue_config))
+
+        yield make
+
+
+@pytest.fixture
+def queue(make_queue: MakeQueue) -> RedisStreamsQueue:
+    """One queue on the test's own stream."""
+    return make_queue()
+
+
+@pytest.fixture
+def engine(tmp_path) -> Iterator[Engine]:
+    """A SQLite database of the test's own, with the table `effects`."""
+    with database("sqlite", tmp_path) as url:
+        opened = open_engine(url)
+        effects.create(opened)
+        yield opened
+        opened.dispose()

@@ -1,0 +1,66 @@
+"""The package as it is installed: quick to import, pinned by names and versions."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import requires, version
+from pathlib import Path
+
+import pytest
+
+import conquiet
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_public_name_is_there():
+    for name in conquiet.__all__:
+        assert getattr(conquiet, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = conquiet.nothing
+
+
+def test_importing_conquiet_imports_no_orchestrator_and_no_orm():
+    heavy = "airflow dagster pyspark sqlalchemy redis prometheus_client"
+    code = f"import conquiet, sys; print([n for n in '{heavy}'.split() if n in sys.modules])"
+
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert printed.strip() == "[]"
+
+
+def test_using_the_core_imports_no_orchestrator_and_no_orm():
+    code = (
+        "import sys; from conquiet import *; "
+        "print([n for n in ('airflow', 'dagster', 'pyspark', 'sqlalchemy.orm') if n in sys.modules])"
+    )
+
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert printed.strip() == "[]"
+
+
+def test_constraints_are_exact_versions_and_no_addresses():
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+
+    assert lines
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==[0-9][\w.]*", line)] == []
+
+
+def test_every_direct_dependency_is_installed_at_its_pinned_version():
+    pins = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    )
+    direct = {re.match(r"[A-Za-z0-9-]+", text).group().lower() for text in requires("conquiet")} - {
+        "conquiet"
+    }
+
+    installed = {name: version(name) for name in direct}
+
+    assert installed == {name: pins[name] for name in direct}
+
+
+def test_the_version_is_told_once():
+    assert conquiet.__version__ == version("conquiet")
