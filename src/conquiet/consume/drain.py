@@ -1,0 +1,98 @@
+"""drain and drain_stale: read several, handle each in its own transaction, ack what was committed, stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from sqlalchemy import Engine
+
+from conquiet.consume.handling import Handler, MessageHandling
+from conquiet.consume.loop import DrainLimits, DrainLoop
+from conquiet.consume.quarantine import quarantine_stream
+from conquiet.consume.report import DrainReport
+from conquiet.consume.sources import NewMessages, StaleMessages
+from conquiet.db import Inbox
+from conquiet.queue import RedisStreamsQueue
+
+
+def drain(
+    queue: RedisStreamsQueue,
+    handler: Handler,
+    engine: Engine,
+    max_messages: int,
+    *,
+    max_duration_s: float | None = None,
+    idle_ms: int = 1_000,
+    on_error: Literal["raise", "continue"] = "raise",
+    max_failures: int | None = None,
+    inbox: Inbox | None = None,
+    batch_size: int = 100,
+    should_stop: Callable[[], bool] | None = None,
+) -> DrainReport:
+    """Handle up to `max_messages`, first what this consumer's name has pending, then new ones.
+
+    Each message has its own transaction and is acked after its commit; acks travel with the next read. What
+    was read and not begun when the drain leaves early is handed back: pending, free for the next claim.
+
+    Args:
+        max_duration_s: no message is begun after this time.
+        idle_ms: how long the stream must be empty for the drain to end.
+        on_error: "raise" stops at the first failing message and raises its error with the report as
+            `drain_report`; "continue" goes on and raises one `DrainError` at the end. A malformed entry never
+            stops a drain: it counts as failed, and the drain ends with a `DrainError`.
+        max_failures: with "continue", how many failures end the drain.
+        inbox: skip the handler of messages that were handled before.
+        batch_size: the most that one read asks for; slow handlers make it smaller.
+        should_stop: asked between messages.
+    """
+    limits = DrainLimits(
+        max_messages=max_messages,
+        max_duration_s=max_duration_s,
+        on_error=on_error,
+        max_failures=max_failures,
+        batch_size=batch_size,
+        should_stop=should_stop,
+    )
+    source = NewMessages(queue, idle_ms=idle_ms)
+    with MessageHandling(handler, engine, inbox) as handling:
+        return DrainLoop(queue, source, handling, limits).run()
+
+
+def drain_stale(
+    queue: RedisStreamsQueue,
+    handler: Handler,
+    engine: Engine,
+    max_messages: int,
+    *,
+    min_idle_ms: int | None = None,
+    max_deliveries: int | None = None,
+    quarantine_to: str | None = None,
+    max_duration_s: float | None = None,
+    on_error: Literal["raise", "continue"] = "raise",
+    max_failures: int | None = None,
+    inbox: Inbox | None = None,
+    batch_size: int = 100,
+    should_stop: Callable[[], bool] | None = None,
+) -> DrainReport:
+    """Claim and handle up to `max_messages` that nobody has touched for `min_idle_ms`; then as `drain`.
+
+    Args:
+        min_idle_ms: the queue's `claim_idle_ms` unless given.
+        max_deliveries: a message delivered more often than this is moved to the quarantine stream instead of
+            being handled once more; off by default.
+        quarantine_to: another stream than `{stream}:quarantine`; on a cluster one in the stream's slot.
+    """
+    limits = DrainLimits(
+        max_messages=max_messages,
+        max_duration_s=max_duration_s,
+        on_error=on_error,
+        max_failures=max_failures,
+        batch_size=batch_size,
+        should_stop=should_stop,
+        max_deliveries=max_deliveries,
+        quarantine_to=quarantine_to or quarantine_stream(queue.config.stream_key),
+    )
+    source = StaleMessages(queue, queue.config.claim_idle_ms if min_idle_ms is None else min_idle_ms)
+    with MessageHandling(handler, engine, inbox) as handling:
+        return DrainLoop(queue, source, handling, limits).run()

@@ -1,0 +1,120 @@
+"""What is done with one message: one transaction, the inbox, the handler, the commit."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from conquiet.db import DbSession, Inbox
+from conquiet.errors import DbError
+from conquiet.queue import QueueMessage
+
+Handler = Callable[[QueueMessage, DbSession], None]
+
+
+class Outcome(Enum):
+    """How a message ended; both mean that it may be acked."""
+
+    #: The handler ran and its transaction is committed.
+    HANDLED = "handled"
+    #: The inbox has it from an earlier delivery.
+    SKIPPED = "skipped"
+
+
+class MessageHandling:
+    """Handles messages one by one, each in its own transaction, over one kept connection.
+
+    A kept connection saves a checkout for each message; it is given back on an error, on `release()` and at
+    the end of the `with` block.
+    """
+
+    def __init__(self, handler: Handler, engine: Engine, inbox: Inbox | None = None) -> None:
+        _check_handler(handler)
+        if not isinstance(engine, Engine):
+            raise TypeError(f"engine must be a SQLAlchemy Engine, not {engine!r}")
+        if inbox is not None:
+            inbox.create_table(engine)
+        self._handler = handler
+        self._engine = engine
+        self._inbox = inbox
+        self._connection: Connection | None = None
+
+    def handle(self, msg: QueueMessage) -> Outcome:
+        """Handle and commit; whatever is raised, nothing was committed and the message must stay pending."""
+        try:
+            with DbSession(self._connected()) as session:
+                self._record(msg, session)
+                _refuse_unfinished(self._handler(msg, session))
+        except _FoundInInboxError as found:
+            self._confirm(msg, found)
+            return Outcome.SKIPPED
+        except BaseException:
+            self.release()
+            raise
+        return Outcome.HANDLED
+
+    def release(self) -> None:
+        """Give the kept connection back, as before a wait of unknown length."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            try:
+                self._connection = self._engine.connect()
+            except SQLAlchemyError as error:
+                raise DbError(f"no connection to the database: {error}") from error
+        return self._connection
+
+    def _record(self, msg: QueueMessage, session: DbSession) -> None:
+        if self._inbox is None:
+            return
+        if not self._inbox.record(session, stream=msg.stream, group=msg.group, entry_id=msg.id):
+            raise _FoundInInboxError
+
+    def _confirm(self, msg: QueueMessage, found: Exception) -> None:
+        # The insert was refused; only a committed row says that the message is done.
+        with DbSession(self._connected()) as session:
+            assert self._inbox is not None  # noqa: S101 -- only the inbox raises what led here
+            if not self._inbox.has(session, stream=msg.stream, group=msg.group, entry_id=msg.id):
+                raise DbError(f"the inbox refused {msg.id} but does not have it") from found
+
+
+class _FoundInInboxError(Exception):
+    """Leaves the transaction of a message that was handled before."""
+
+
+def _check_handler(handler: object) -> None:
+    if not callable(handler):
+        raise TypeError(f"handler must be callable as handler(msg, session), got {handler!r}")
+    call = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
+    for function in (handler, call):
+        if (
+            inspect.iscoroutinefunction(function)
+            or inspect.isgeneratorfunction(function)
+            or inspect.isasyncgenfunction(function)
+        ):
+            raise TypeError(f"handler must be a plain function: {handler!r} would not run when it is called")
+
+
+def _refuse_unfinished(result: object) -> None:
+    # A coroutine or generator has done nothing yet: to commit and ack now would lose the message.
+    if result is not None and (inspect.isawaitable(result) or inspect.isgenerator(result)):
+        if inspect.iscoroutine(result) or inspect.isgenerator(result):
+            result.close()
+        raise TypeError(f"handler returned {result!r}, which has not run yet")

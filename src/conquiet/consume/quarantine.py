@@ -1,0 +1,71 @@
+"""Quarantine: where a message goes that fails delivery after delivery, with all that is known of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from importlib.resources import files
+from typing import Any
+
+from conquiet.errors import MalformedEntry
+from conquiet.payload import encode_payload
+from conquiet.queue import QueueMessage, RedisStreamsQueue
+from conquiet.queue.connection import visible_errors
+
+_SCRIPT = files("conquiet.consume.scripts").joinpath("quarantine.lua").read_bytes()
+
+
+def quarantine_stream(stream: str) -> str:
+    """The default quarantine of a stream, in the same slot of a Redis Cluster."""
+    # A tag of its own if it has none: "{orders}:quarantine" hashes as "orders" does.
+    opening = stream.find("{")
+    has_tag = opening >= 0 and stream.find("}", opening) > opening + 1
+    return f"{stream}:quarantine" if has_tag else f"{{{stream}}}:quarantine"
+
+
+def quarantine(
+    queue: RedisStreamsQueue, entry: QueueMessage | MalformedEntry, *, reason: str, to: str | None = None
+) -> str | None:
+    """Move one pending entry to the quarantine stream and ack it, all or nothing.
+
+    Returns the id it has there, or `None` if this consumer no longer holds it.
+    """
+    config = queue.config
+    target = quarantine_stream(config.stream_key) if to is None else to
+    arguments: list[Any] = [
+        *(config.consumer_group.encode(), config.consumer_name.encode(), entry.id, entry.delivery_count),
+        encode_payload(_described(queue, entry, reason)),
+    ]
+    keys = [config.stream_key.encode(), target.encode()]
+    with visible_errors("quarantine", stream=config.stream_key, group=config.consumer_group):
+        added = queue.client.register_script(_SCRIPT)(keys=keys, args=arguments)
+    if added is None:
+        return None
+    return added.decode() if isinstance(added, bytes) else str(added)
+
+
+def _described(queue: RedisStreamsQueue, entry: QueueMessage | MalformedEntry, reason: str) -> dict[str, Any]:
+    described = {
+        "stream": queue.config.stream_key,
+        "group": queue.config.consumer_group,
+        "consumer": queue.config.consumer_name,
+        "id": entry.id,
+        "deliveryCount": entry.delivery_count,
+        "reason": reason,
+        "quarantinedAtMs": time.time_ns() // 1_000_000,
+    }
+    if isinstance(entry, QueueMessage):
+        return described | _payload_field(entry)
+    # Raw bytes need not be text: kept in full, as base64.
+    pairs = [[base64.b64encode(part).decode() for part in pair] for pair in entry.fields]
+    return described | {"fieldsBase64": pairs}
+
+
+def _payload_field(msg: QueueMessage) -> dict[str, Any]:
+    try:
+        encode_payload(msg.payload)
+    except ValueError:
+        # Another writer's JSON can escape what UTF-8 cannot carry; as JSON text it is kept all the same.
+        return {"payloadJson": json.dumps(msg.payload)}
+    return {"payload": msg.payload}

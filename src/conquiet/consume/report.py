@@ -1,0 +1,59 @@
+"""DrainReport: what a drain did, in a form small enough to hand between tasks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from conquiet.errors import DrainFailure
+
+StopReason = Literal["max_messages", "max_duration", "max_failures", "idle", "stop", "error"]
+
+#: Airflow keeps return values in its database, Dagster in its event log: the JSON form stays below this.
+_MAX_JSON_BYTES = 4_096
+_MAX_TEXT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainReport:
+    """Counts of one drain: read = handled + skipped + failed + quarantined + handed_back + taken_over."""
+
+    stream: str
+    group: str
+    #: Messages and malformed entries that were delivered to this drain.
+    read: int = 0
+    #: Handled, committed and acked.
+    handled: int = 0
+    #: Acked without the handler, since the inbox had them.
+    skipped: int = 0
+    #: Still pending after an error, or malformed.
+    failed: int = 0
+    #: Moved to the quarantine stream.
+    quarantined: int = 0
+    #: Read and not begun: still pending and free for the next claim.
+    handed_back: int = 0
+    #: Read, and claimed by another consumer before this one began with them.
+    taken_over: int = 0
+    first_id: str | None = None
+    last_id: str | None = None
+    seconds: float = 0.0
+    stopped_by: StopReason = "idle"
+    failures: tuple[DrainFailure, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; names and error texts are cut so that the JSON form stays below 4 KB."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values |= {"stream": self.stream[:_MAX_TEXT], "group": self.group[:_MAX_TEXT]}
+        values["seconds"] = round(self.seconds, 3)
+        values["failures"] = [
+            {"id": failure.id, "error": f"{type(failure.error).__name__}: {failure.error}"[:_MAX_TEXT]}
+            for failure in self.failures[:10]
+        ]
+        while values["failures"] and len(json.dumps(values)) >= _MAX_JSON_BYTES:
+            values["failures"].pop()
+        return values
+
+    def to_json(self) -> str:
+        """The JSON form, below 4 KB whatever failed."""
+        return json.dumps(self.to_dict())

@@ -1,0 +1,23 @@
+-- Moves one pending entry to a quarantine stream, if the consumer still holds it at the same delivery count.
+-- The copy is added before the entry is acked: whatever dies in between, the message is in one of the two.
+--
+-- KEYS[1]  the stream
+-- KEYS[2]  the quarantine stream
+-- ARGV[1]  the group
+-- ARGV[2]  the consumer
+-- ARGV[3]  the entry id
+-- ARGV[4]  its delivery count
+-- ARGV[5]  the quarantine entry's `data`
+--
+-- Returns the id of the quarantine entry, or false if the entry is no longer held.
+
+-- Redis before 7 needs this: XPENDING is not deterministic and XADD writes.
+if redis.replicate_commands then redis.replicate_commands() end
+
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1)[1]
+if not pending or pending[2] ~= ARGV[2] or pending[4] ~= tonumber(ARGV[4]) then
+  return false
+end
+local added = redis.call('XADD', KEYS[2], '*', 'data', ARGV[5])
+redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
+return added

@@ -1,0 +1,7 @@
+"""One transaction per message, effects once, publish what was committed; knows no Redis."""
+
+from conquiet.db.inbox import Inbox
+from conquiet.db.outbox import Outbox, OutboxRow
+from conquiet.db.session import DbSession
+
+__all__ = ["DbSession", "Inbox", "Outbox", "OutboxRow"]

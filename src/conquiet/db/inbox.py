@@ -1,0 +1,87 @@
+"""Inbox: a row per handled message, in the handler's own transaction, so that effects happen once."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from datetime import timedelta
+
+from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, Text, delete, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from conquiet.db.session import DbSession
+from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table
+
+
+class Inbox:
+    """Remembers which messages were handled; a redelivered one is acked without its handler.
+
+    `namespace` tells apart servers whose streams have the same names but share one database.
+    """
+
+    def __init__(self, *, table: str = "conquiet_inbox", namespace: str = "") -> None:
+        check_table_name(table)
+        self.namespace = namespace
+        self._table = Table(
+            table,
+            MetaData(),
+            # A digest: names may be longer than an index allows, and databases differ in comparing text.
+            Column("message_key", String(64), primary_key=True),
+            Column("namespace", Text, nullable=False),
+            Column("stream", Text, nullable=False),
+            Column("consumer_group", Text, nullable=False),
+            Column("entry_id", String(64), nullable=False),
+            Column("handled_at_ms", BigInteger, nullable=False, index=True),
+            **MYSQL_OPTIONS,
+        )
+        self._insert = insert(self._table)
+
+    def create_table(self, engine: Engine) -> None:
+        """Create the table unless it is there; `run` and `drain` call it before their first message."""
+        create_table(self._table, engine)
+
+    def record(self, session: DbSession, *, stream: str, group: str, entry_id: str) -> bool:
+        """Write the row, as the first statement of the transaction; `False` if it was there before.
+
+        While another worker handles the same message this waits for its end. After `False` the
+        transaction is of no more use: leave it by an exception.
+        """
+        row = {
+            "message_key": self._key(stream, group, entry_id),
+            "namespace": self.namespace,
+            "stream": stream,
+            "consumer_group": group,
+            "entry_id": entry_id,
+            "handled_at_ms": time.time_ns() // 1_000_000,
+        }
+        try:
+            session.execute(self._insert, row)
+        except IntegrityError:
+            return False
+        return True
+
+    def has(self, session: DbSession, *, stream: str, group: str, entry_id: str) -> bool:
+        """Whether the message was handled and committed."""
+        key = self._table.c.message_key
+        statement = select(key).where(key == self._key(stream, group, entry_id))
+        return session.scalar(statement) is not None
+
+    def purge(self, engine: Engine, older_than: timedelta) -> int:
+        """Forget messages handled longer ago than `older_than`; returns how many.
+
+        Keep more than the longest time after which a message may still be redelivered: a forgotten one
+        is handled again.
+        """
+        if older_than < timedelta(0):
+            raise ValueError(f"older_than must not be negative, got {older_than!r}")
+        cutoff_ms = time.time_ns() // 1_000_000 - int(older_than.total_seconds() * 1000)
+        with DbSession(engine) as session:
+            return session.execute(
+                delete(self._table).where(self._table.c.handled_at_ms < cutoff_ms)
+            ).rowcount
+
+    def _key(self, stream: str, group: str, entry_id: str) -> str:
+        # Lengths first, so that ("a:b", "c") and ("a", "b:c") differ.
+        parts = (self.namespace, stream, group, entry_id)
+        text = "".join(f"{len(part)}:{part}" for part in parts)
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,94 @@
+"""Outbox: messages written in the handler's transaction, published after its commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    delete,
+    false,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.dialects.mysql import LONGTEXT
+
+from conquiet.db.session import DbSession
+from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table
+from conquiet.payload import Payload, encode_payload
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """One message that waits to be published, already encoded."""
+
+    id: int
+    stream: str
+    data: bytes
+
+
+class Outbox:
+    """A table of messages to publish; `OutboxRelay` moves what was committed to its streams."""
+
+    def __init__(self, *, table: str = "conquiet_outbox") -> None:
+        check_table_name(table)
+        self._table = Table(
+            table,
+            MetaData(),
+            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+            Column("stream", Text, nullable=False),
+            Column("data", Text().with_variant(LONGTEXT(), "mysql", "mariadb"), nullable=False),
+            Column("created_at_ms", BigInteger, nullable=False),
+            sqlite_autoincrement=True,
+            **MYSQL_OPTIONS,
+        )
+        self._insert = insert(self._table)
+
+    def create_table(self, engine: Engine) -> None:
+        """Create the table unless it is there; do it once, before the first handler that uses it."""
+        create_table(self._table, engine)
+
+    def enqueue(self, session: DbSession, stream: str, payload: Payload) -> None:
+        """Write a message that is published if, and only if, this transaction commits."""
+        if not isinstance(stream, str) or not stream:
+            raise ValueError(f"stream must be a str that is not empty, got {stream!r}")
+        row = {
+            "stream": stream,
+            "data": encode_payload(payload).decode(),
+            "created_at_ms": time.time_ns() // 1_000_000,
+        }
+        session.execute(self._insert, row)
+
+    def oldest(self, session: DbSession, limit: int) -> list[OutboxRow]:
+        """The oldest committed rows, locked until this transaction ends; a second relay waits."""
+        if session.connection.dialect.name == "sqlite":
+            # SQLite knows no row locks; a write that changes nothing takes its one write lock.
+            session.execute(update(self._table).where(false()).values(stream=""))
+        columns = self._table.c
+        statement = (
+            select(columns.id, columns.stream, columns.data)
+            .order_by(columns.id)
+            .limit(limit)
+            .with_for_update()
+        )
+        return [OutboxRow(row.id, row.stream, row.data.encode()) for row in session.execute(statement)]
+
+    def remove(self, session: DbSession, ids: Sequence[int]) -> None:
+        """Delete rows that were published."""
+        if ids:
+            session.execute(delete(self._table).where(self._table.c.id.in_(ids)))
+
+    def waiting(self, engine: Engine) -> int:
+        """How many committed rows wait to be published."""
+        with DbSession(engine) as session:
+            return int(session.scalar(select(func.count()).select_from(self._table)))

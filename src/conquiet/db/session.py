@@ -1,0 +1,128 @@
+"""DbSession: one database transaction for one message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from sqlalchemy import Connection, Engine, RootTransaction
+from sqlalchemy.exc import SQLAlchemyError
+
+from conquiet.db.rollbacks import forget_rollback, is_rolled_back, refuse_autocommit, watch_rollbacks
+from conquiet.errors import DbError
+
+if TYPE_CHECKING:
+    from sqlalchemy import CursorResult, Executable, ScalarResult
+    from sqlalchemy.orm import Session
+
+Row = Mapping[str, Any]
+
+
+class DbSession:
+    """One transaction, from the start of a `with` block to its end; never used again after it.
+
+    A clean end commits, any exception rolls back. There is no `commit`: the message is acked only after
+    the block, so a handler that could commit by itself could lose it. Given an engine it takes a connection
+    and gives it back; given a connection it leaves it open.
+    """
+
+    def __init__(self, bind: Engine | Connection) -> None:
+        if not isinstance(bind, (Engine, Connection)):
+            raise TypeError(f"bind must be a SQLAlchemy Engine or Connection, not {bind!r}")
+        self._bind = bind
+        self._connection: Connection | None = None
+        self._transaction: RootTransaction | None = None
+        self._orm: Session | None = None
+        self._is_used = False
+
+    @property
+    def connection(self) -> Connection:
+        """The connection of this transaction."""
+        if self._connection is None:
+            when = "after its `with` block ended" if self._is_used else "before its `with` block began"
+            raise DbError(f"this DbSession was used {when}; one DbSession is one transaction")
+        return self._connection
+
+    @property
+    def orm(self) -> Session:
+        """An ORM session in this transaction, made when first asked for and flushed before the commit."""
+        if self._orm is None:
+            from sqlalchemy.orm import Session
+
+            # "rollback_only": its commit() flushes and leaves the transaction to us.
+            self._orm = Session(bind=self.connection, join_transaction_mode="rollback_only")
+        return self._orm
+
+    def execute(
+        self, statement: Executable, parameters: Row | Sequence[Row] | None = None
+    ) -> CursorResult[Any]:
+        """Run one statement in this transaction."""
+        return self.connection.execute(statement, parameters)
+
+    def scalar(self, statement: Executable, parameters: Row | None = None) -> Any:
+        """Run one statement and return the first column of its first row, or `None`."""
+        return self.connection.scalar(statement, parameters)
+
+    def scalars(self, statement: Executable, parameters: Row | None = None) -> ScalarResult[Any]:
+        """Run one statement and return the first column of each row."""
+        return self.connection.scalars(statement, parameters)
+
+    def __enter__(self) -> Self:
+        if self._is_used:
+            raise DbError("this DbSession was entered before; make a new one for each message")
+        self._is_used = True
+        try:
+            connection = self._bind.connect() if isinstance(self._bind, Engine) else self._bind
+            self._connection = connection
+            watch_rollbacks(connection.engine)
+            self._transaction = connection.begin()
+            refuse_autocommit(connection)
+            forget_rollback(connection)
+        except SQLAlchemyError as error:
+            self._release()
+            raise DbError(f"the transaction could not be opened: {error}") from error
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._commit()
+        finally:
+            self._release()
+
+    def _commit(self) -> None:
+        try:
+            if self._orm is not None:
+                self._orm.flush()
+            if self._transaction is None or not self._transaction.is_active:
+                raise DbError("the handler ended the transaction itself")
+            if is_rolled_back(self.connection):
+                raise DbError(
+                    "the handler went on after an error by which the database undid its transaction"
+                )
+            self._transaction.commit()
+        except SQLAlchemyError as error:
+            raise DbError(f"the transaction was not committed: {error}") from error
+
+    def _release(self) -> None:
+        # Rolls back whatever was not committed, also a transaction that a handler began after ending ours.
+        connection, self._connection, self._transaction = self._connection, None, None
+        orm, self._orm = self._orm, None
+        try:
+            if orm is not None:
+                orm.close()
+            if connection is not None and connection.in_transaction():
+                connection.rollback()
+        except SQLAlchemyError:
+            # The server is gone or the connection broken: it forgets the transaction, and so do we.
+            if connection is not None:
+                connection.invalidate()
+        finally:
+            if connection is not None and connection is not self._bind:
+                connection.close()

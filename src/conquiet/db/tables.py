@@ -1,0 +1,37 @@
+"""How conquiet's own tables are made: by name, safely by several processes at once."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sqlalchemy import Engine, Table, inspect
+from sqlalchemy.exc import SQLAlchemyError
+
+from conquiet.errors import DbError
+
+#: Stream names are compared as bytes; MySQL's default collation would take "Orders" for "orders".
+MYSQL_OPTIONS: dict[str, Any] = {
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+    "mysql_engine": "InnoDB",
+}
+
+
+def check_table_name(name: str) -> None:
+    """Refuse what would need quoting in some database."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", name):
+        raise ValueError(f"table must be a plain SQL name of at most 63 characters, got {name!r}")
+
+
+def create_table(table: Table, engine: Engine) -> None:
+    """Create the table unless it is there; of two processes that try at once, both succeed."""
+    try:
+        table.create(engine, checkfirst=True)
+    except SQLAlchemyError as error:
+        try:
+            is_there = inspect(engine).has_table(table.name)
+        except SQLAlchemyError:
+            is_there = False
+        if not is_there:
+            raise DbError(f"table {table.name} could not be created: {error}") from error

@@ -1,0 +1,142 @@
+"""The core on a real cluster of three nodes."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+import redis
+from redis.cluster import RedisCluster
+from sqlalchemy import insert, select
+
+from conquiet import (
+    EmbeddedServer,
+    Inbox,
+    MalformedEntryError,
+    Outbox,
+    OutboxRelay,
+    QueueConfig,
+    QueueConsumer,
+    QueueError,
+    RedisStreamsQueue,
+    drain,
+    drain_stale,
+)
+from conquiet.consume import quarantine_stream
+from conquiet.db import DbSession
+from tests.conftest import effects
+
+GROUP = "billing"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with EmbeddedServer(cluster=3) as server:
+        yield server
+
+
+@pytest.fixture
+def streams():
+    """Names that fall on different nodes, most likely on all three."""
+    prefix = uuid.uuid4().hex[:8]
+    return [f"{prefix}:{n}" for n in range(12)]
+
+
+def open_queue(cluster, stream, consumer="worker-1"):
+    return RedisStreamsQueue.from_url(cluster.url, QueueConfig(stream, GROUP, consumer, block_ms=50))
+
+
+def write_effect(msg, session) -> None:
+    session.execute(insert(effects), {"entry_id": msg.id, "note": msg.stream})
+
+
+def test_streams_on_every_node_are_drained(cluster, streams, engine):
+    ids = set()
+    nodes = set()
+    for stream in streams:
+        with open_queue(cluster, stream) as queue:
+            ids |= set(queue.enqueue_many([{"n": n} for n in range(30)]))
+            nodes.add(queue.client.get_node_from_key(stream).port)
+
+            report = drain(queue, write_effect, engine, 100, idle_ms=30, inbox=Inbox())
+
+            assert report.handled == 30
+            assert queue.backlog_stats().pending == queue.backlog_stats().lag == 0
+
+    with engine.connect() as connection:
+        assert set(connection.scalars(select(effects.c.entry_id))) == ids
+    assert len(nodes) == 3
+
+
+def test_the_loop_acks_and_reads_in_one_round_trip(cluster, streams, engine):
+    with open_queue(cluster, streams[0]) as queue:
+        queue.enqueue_many([{"n": n} for n in range(20)])
+        consumer = QueueConsumer(queue)
+
+        def handler(msg, session):
+            write_effect(msg, session)
+            if msg.payload["n"] == 19:
+                consumer.stop()
+
+        consumer.run(handler=handler, engine=engine)
+
+        assert queue.backlog_stats().pending == 0
+
+
+def test_recovery_hand_back_and_quarantine(cluster, streams, engine):
+    stream = streams[0]
+    with open_queue(cluster, stream, "dead") as dead, open_queue(cluster, stream) as queue:
+        ids = dead.enqueue_many([{"n": n} for n in range(3)])
+        messages = dead.read(50, count=3)
+        dead.client.xclaim(stream, GROUP, "dead", 0, [ids[0]], retrycount=9)
+        assert dead.hand_back(messages[1:]) == messages[1:]
+
+        report = drain_stale(queue, write_effect, engine, 10, min_idle_ms=0, max_deliveries=5)
+
+        assert (report.handled, report.quarantined) == (2, 1)
+        assert queue.client.xlen(quarantine_stream(stream)) == 1
+
+
+def test_malformed_entries_are_visible(cluster, streams):
+    with open_queue(cluster, streams[0]) as queue:
+        queue.client.xadd(streams[0], {"data": b"\xff"})
+
+        for call in (lambda: queue.read(50), lambda: queue.claim_stale(0)):
+            with pytest.raises(MalformedEntryError, match="not UTF-8"):
+                call()
+
+
+@pytest.mark.parametrize("settings", [{}, {"protocol": 2}, {"protocol": 3}, {"decode_responses": True}])
+def test_a_cluster_client_that_was_handed_in(cluster, streams, settings):
+    client = RedisCluster(host="127.0.0.1", port=cluster.port, **settings)
+    queue = RedisStreamsQueue(client, QueueConfig(streams[0], GROUP, "worker-1", block_ms=50))
+    ids = queue.enqueue_many([{"n": n} for n in range(3)])
+
+    first, second = queue.read(50, count=2)
+    (third,) = queue.ack_and_read([first.id], 50)
+
+    assert [first.id, second.id, third.id] == ids
+    assert [msg.id for msg in queue.claim_stale(0)] == ids[1:]
+    assert queue.backlog_stats().lag == 0
+    client.close()
+
+
+def test_the_relay_publishes_to_streams_on_every_node(cluster, streams, engine):
+    outbox = Outbox()
+    outbox.create_table(engine)
+    with DbSession(engine) as session:
+        for stream in streams:
+            outbox.enqueue(session, stream, {"stream": stream})
+    client = RedisCluster(host="127.0.0.1", port=cluster.port)
+
+    assert OutboxRelay(engine, client).relay() == len(streams)
+
+    assert [client.xlen(stream) for stream in streams] == [1] * len(streams)
+    client.close()
+
+
+def test_a_cluster_that_is_away_is_a_queue_error():
+    with pytest.raises(QueueError) as caught:
+        RedisStreamsQueue.from_url("redis+cluster://127.0.0.1:1", QueueConfig("orders", GROUP, "worker-1"))
+
+    assert isinstance(caught.value.__cause__, redis.exceptions.RedisClusterException | redis.RedisError)

@@ -1,0 +1,219 @@
+"""drain_stale: the recovery of what dead workers left, and the quarantine of what kills them."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from sqlalchemy import insert, select
+
+from conquiet import DrainError, MalformedEntryError, QueueError, drain_stale
+from conquiet.consume import quarantine, quarantine_stream
+from tests.conftest import effects
+
+GROUP = "billing"
+
+
+def write_effect(msg, session) -> None:
+    session.execute(insert(effects), {"entry_id": msg.id, "note": str(msg.payload)})
+
+
+def effect_ids(engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(select(effects.c.entry_id)))
+
+
+def pending(client, stream) -> list[str]:
+    return [row["message_id"].decode() for row in client.xpending_range(stream, GROUP, "-", "+", 1_000)]
+
+
+@pytest.fixture
+def abandoned(make_queue, client, stream):
+    """Leaves messages pending at a dead consumer, idle for two minutes."""
+
+    def leave(count: int, deliveries: int = 1) -> list[str]:
+        ids = make_queue("dead").enqueue_many([{"n": n} for n in range(count)])
+        make_queue("dead").read(50, count=count)
+        client.xclaim(stream, GROUP, "dead", 0, ids, idle=120_000, retrycount=deliveries)
+        return ids
+
+    return leave
+
+
+def test_stale_messages_are_claimed_handled_and_acked(make_queue, engine, client, stream, abandoned):
+    ids = abandoned(130)
+
+    report = drain_stale(make_queue(), write_effect, engine, 1_000)
+
+    assert effect_ids(engine) == ids
+    assert pending(client, stream) == []
+    assert (report.read, report.handled, report.stopped_by) == (130, 130, "idle")
+
+
+def test_messages_that_are_not_idle_long_enough_are_left_alone(make_queue, engine, client, stream):
+    make_queue().enqueue({"n": 1})
+    make_queue("busy").read(50)
+
+    report = drain_stale(make_queue(), write_effect, engine, 10)
+
+    assert report.read == 0
+    assert len(pending(client, stream)) == 1
+
+
+def test_new_messages_are_left_to_others(make_queue, engine):
+    queue = make_queue()
+    queue.enqueue({"n": 1})
+
+    report = drain_stale(queue, write_effect, engine, 10, min_idle_ms=0)
+
+    assert report.read == 0
+    assert queue.backlog_stats().lag == 1
+
+
+def test_it_is_bounded_by_max_messages(make_queue, engine, client, stream, abandoned):
+    ids = abandoned(25)
+
+    report = drain_stale(make_queue(), write_effect, engine, 12)
+
+    assert (report.handled, report.stopped_by) == (12, "max_messages")
+    assert pending(client, stream) == ids[12:]
+
+
+def test_a_failure_is_tried_once_in_one_drain_even_if_everything_counts_as_stale(
+    make_queue, engine, abandoned
+):
+    abandoned(5)
+    calls = []
+
+    def handler(msg, session):
+        calls.append(msg.id)
+        raise ValueError
+
+    with pytest.raises(DrainError):
+        drain_stale(make_queue(), handler, engine, 100, min_idle_ms=0, on_error="continue")
+
+    assert len(calls) == len(set(calls)) == 5
+
+
+def test_what_was_claimed_and_not_begun_is_handed_back(make_queue, engine, client, stream, abandoned):
+    abandoned(4, deliveries=2)
+
+    def handler(msg, session):
+        raise ValueError
+
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 -- the handler's own
+        drain_stale(make_queue(), handler, engine, 4)
+
+    counts = [row["times_delivered"] for row in client.xpending_range(stream, GROUP, "-", "+", 10)]
+    assert counts == [3, 2, 2, 2]
+    assert caught.value.drain_report.handed_back == 3
+
+
+def test_entries_that_were_deleted_do_not_hide_the_ones_behind_them(
+    make_queue, engine, client, stream, abandoned
+):
+    ids = abandoned(40)
+    client.xdel(stream, *ids[:30])
+
+    report = drain_stale(make_queue(), write_effect, engine, 100)
+
+    assert effect_ids(engine) == ids[30:]
+    assert report.handled == 10
+
+
+def test_without_max_deliveries_nothing_is_quarantined(make_queue, engine, client, stream, abandoned):
+    abandoned(1, deliveries=1_000)
+
+    report = drain_stale(make_queue(), write_effect, engine, 10)
+
+    assert report.handled == 1
+    assert client.exists(quarantine_stream(stream)) == 0
+
+
+def test_a_message_delivered_too_often_is_moved_to_the_quarantine_with_all_that_is_known(
+    make_queue, engine, client, stream, abandoned
+):
+    (poison,) = abandoned(1, deliveries=3)
+
+    report = drain_stale(make_queue(), write_effect, engine, 10, max_deliveries=3)
+
+    assert (report.read, report.handled, report.quarantined) == (1, 0, 1)
+    assert (effect_ids(engine), pending(client, stream)) == ([], [])
+    ((_, fields),) = client.xrange(quarantine_stream(stream))
+    kept = json.loads(fields[b"data"])
+    assert (kept["stream"], kept["group"], kept["id"], kept["deliveryCount"]) == (stream, GROUP, poison, 4)
+    assert (kept["payload"], kept["reason"]) == ({"n": 0}, "delivered 4 times")
+
+
+def test_a_message_at_the_limit_is_handled_once_more(make_queue, engine, abandoned):
+    abandoned(1, deliveries=2)
+
+    report = drain_stale(make_queue(), write_effect, engine, 10, max_deliveries=3)
+
+    assert (report.handled, report.quarantined) == (1, 0)
+
+
+def test_a_malformed_entry_is_quarantined_with_its_raw_bytes(make_queue, engine, client, stream):
+    raw = b"\xff\x00 not text"
+    bad = client.xadd(stream, {"data": raw}).decode()
+    with pytest.raises(MalformedEntryError):
+        make_queue("dead").read(50)
+    client.xclaim(stream, GROUP, "dead", 0, [bad], idle=120_000, retrycount=5)
+
+    report = drain_stale(
+        make_queue(), write_effect, engine, 10, max_deliveries=3, quarantine_to=f"{stream}:bad"
+    )
+
+    assert (report.quarantined, report.failed, pending(client, stream)) == (1, 0, [])
+    ((_, fields),) = client.xrange(f"{stream}:bad")
+    ((name, value),) = json.loads(fields[b"data"])["fieldsBase64"]
+    assert (base64.b64decode(name), base64.b64decode(value)) == (b"data", raw)
+
+
+def test_a_malformed_entry_below_the_limit_fails_the_drain_and_stays_pending(
+    make_queue, engine, client, stream
+):
+    client.xadd(stream, {"other": "1"})
+    with pytest.raises(MalformedEntryError):
+        make_queue("dead").read(50)
+
+    with pytest.raises(DrainError):
+        drain_stale(make_queue(), write_effect, engine, 10, min_idle_ms=0)
+
+    assert len(pending(client, stream)) == 1
+
+
+def test_a_payload_that_utf8_cannot_carry_is_quarantined_as_json_text(make_queue, client, stream):
+    client.xadd(stream, {"data": '{"half": "\\ud800"}'})
+    queue = make_queue()
+    (msg,) = queue.read(50)
+
+    assert quarantine(queue, msg, reason="by hand") is not None
+
+    ((_, fields),) = client.xrange(quarantine_stream(stream))
+    assert json.loads(json.loads(fields[b"data"])["payloadJson"]) == {"half": "\ud800"}
+
+
+def test_a_message_that_another_consumer_has_taken_is_not_quarantined(make_queue, client, stream):
+    queue = make_queue()
+    queue.enqueue({"n": 1})
+    (msg,) = queue.read(50)
+    make_queue("thief").claim_stale(0)
+
+    assert quarantine(queue, msg, reason="too late") is None
+
+    assert client.exists(quarantine_stream(stream)) == 0
+    assert pending(client, stream) == [msg.id]
+
+
+def test_a_quarantine_that_cannot_be_written_leaves_the_message_pending(make_queue, client, stream):
+    queue = make_queue()
+    queue.enqueue({"n": 1})
+    (msg,) = queue.read(50)
+    client.set(quarantine_stream(stream), "not a stream")
+
+    with pytest.raises(QueueError, match="WRONGTYPE"):
+        quarantine(queue, msg, reason="by hand")
+
+    assert pending(client, stream) == [msg.id]

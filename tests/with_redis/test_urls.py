@@ -1,0 +1,264 @@
+"""Every way to name a server: TLS with client certificates, ACL users, unix sockets, Sentinel, Cluster."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import socket
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+import redis
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from conquiet import EmbeddedServer, QueueConfig, QueueError, RedisStreamsQueue
+from conquiet.queue import open_client
+from tests.eventually import eventually
+from tests.services import free_port, redis_binary, unavailable
+
+CONFIG = QueueConfig("orders", "billing", "worker-1", block_ms=50)
+
+
+def round_trip(url: str, config: QueueConfig = CONFIG) -> None:
+    with RedisStreamsQueue.from_url(url, config) as queue:
+        entry_id = queue.enqueue({"n": 1})
+        (msg,) = queue.read(50)
+        assert msg.id == entry_id
+        queue.ack(msg)
+        assert queue.backlog_stats().pending == 0
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1", "127.0.0.1:6379", "", "redis+tcp://:secret@127.0.0.1"])
+def test_another_scheme_is_refused_without_telling_the_password(url):
+    with pytest.raises(ValueError, match="url must start with redis://") as caught:
+        open_client(url)
+
+    assert "secret" not in str(caught.value)
+
+
+def test_a_unix_socket(tmp_path):
+    path = tmp_path / "redis.sock"
+    with EmbeddedServer(args=["--unixsocket", str(path)]):
+        round_trip(f"unix://{path}")
+
+
+def test_an_acl_user_and_its_password():
+    with EmbeddedServer() as server, redis.Redis.from_url(server.url) as admin:
+        admin.acl_setuser(
+            "worker", enabled=True, passwords=["+s3cret%/"], keys=["orders"], commands=["+@all"]
+        )
+        admin.acl_setuser("nobody", enabled=True, passwords=["+nothing"], keys=["orders"], commands=["-@all"])
+        address = f"127.0.0.1:{server.port}/0"
+
+        round_trip(f"redis://worker:s3cret%25%2F@{address}")
+        with pytest.raises(QueueError, match=r"WRONGPASS|AuthenticationError"):
+            RedisStreamsQueue.from_url(f"redis://worker:wrong@{address}", CONFIG)
+        with pytest.raises(QueueError, match=r"NoPermission|NOPERM"):
+            RedisStreamsQueue.from_url(f"redis://nobody:nothing@{address}", CONFIG)
+
+
+def test_a_server_that_wants_a_password_and_gets_none_is_visible():
+    with EmbeddedServer() as server, redis.Redis.from_url(server.url) as admin:
+        admin.config_set("requirepass", "s3cret")
+
+        with pytest.raises(QueueError, match=r"NOAUTH|AuthenticationError") as caught:
+            RedisStreamsQueue.from_url(server.url, CONFIG)
+
+        assert isinstance(caught.value.__cause__, redis.RedisError)
+        admin.execute_command("AUTH", "s3cret")
+        admin.config_set("requirepass", "")
+
+
+def test_a_server_that_is_still_loading_is_visible(tmp_path):
+    with EmbeddedServer(dir=tmp_path, appendonly=True) as server:
+        with redis.Redis.from_url(server.url) as admin, admin.pipeline(transaction=False) as pipeline:
+            for n in range(20_000):
+                pipeline.set(f"key-{n}", "x" * 100)
+            pipeline.execute()
+        binary = str(server.binary)
+    port = free_port()
+    slow_load = ["--key-load-delay", "200", "--loading-process-events-interval-bytes", "1024"]
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--appendonly", "yes"]
+    process = subprocess.Popen([binary, *options, "--save", "", *slow_load], stdout=subprocess.DEVNULL)
+
+    def cause() -> BaseException | None:
+        with pytest.raises(QueueError) as caught:
+            RedisStreamsQueue.from_url(f"redis://127.0.0.1:{port}", CONFIG)
+        return caught.value.__cause__
+
+    try:
+        assert eventually(lambda: isinstance(cause(), redis.BusyLoadingError))
+    finally:
+        process.kill()
+        process.wait()
+
+
+# TLS
+
+
+def certificate(name: str, *, issuer=None):
+    """A key and a certificate for 127.0.0.1, signed by the issuer or by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issuer_key, issuer_cert = issuer or (key, None)
+    now = datetime.datetime.now(datetime.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if issuer_cert is None else issuer_cert.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
+        )
+        .sign(issuer_key, hashes.SHA256())
+    )
+    return key, built
+
+
+def write_pem(directory, name, key, cert):
+    plain = serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    (directory / f"{name}.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    (directory / f"{name}.crt").write_bytes(cert.public_bytes(pem))
+
+
+@pytest.fixture
+def tls_server(tmp_path):
+    """A server that speaks TLS only and wants a client certificate."""
+    binary = redis_binary("redis7")
+    if binary is None:
+        unavailable("redis", "no redis-server with TLS on PATH")
+    authority = certificate("authority")
+    write_pem(tmp_path, "ca", *authority)
+    for name in ("server", "client"):
+        write_pem(tmp_path, name, *certificate(name, issuer=authority))
+    port = free_port()
+    files = {"tls-cert-file": "server.crt", "tls-key-file": "server.key", "tls-ca-cert-file": "ca.crt"}
+    options = [part for name, file in files.items() for part in (f"--{name}", str(tmp_path / file))]
+    process = subprocess.Popen(
+        [str(binary), "--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1", "--save", "", *options],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        eventually(lambda: is_listening(port))
+        yield port, tmp_path
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_tls_with_a_client_certificate(tls_server):
+    port, directory = tls_server
+    client_files = f"ssl_certfile={directory}/client.crt&ssl_keyfile={directory}/client.key"
+
+    round_trip(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={directory}/ca.crt&{client_files}")
+
+
+def test_tls_without_the_client_certificate_or_with_an_unknown_authority_is_visible(tls_server):
+    port, directory = tls_server
+    no_certificate = f"ssl_ca_certs={directory}/ca.crt"
+    unknown_authority = f"ssl_certfile={directory}/client.crt&ssl_keyfile={directory}/client.key"
+
+    for query in (no_certificate, unknown_authority):
+        with pytest.raises(QueueError) as caught:
+            RedisStreamsQueue.from_url(f"rediss://127.0.0.1:{port}/0?{query}", CONFIG)
+
+        assert isinstance(caught.value.__cause__, redis.ConnectionError)
+
+
+# Sentinel
+
+
+@pytest.fixture
+def sentinel(tmp_path):
+    """A primary, a replica and one sentinel that watches them; yields the sentinel's port and the servers."""
+    binary = redis_binary("redis7")
+    if binary is None:
+        unavailable("redis", "no redis-server to run as a sentinel")
+    with EmbeddedServer(binary=binary) as primary:
+        following = ["--replicaof", "127.0.0.1", str(primary.port)]
+        with (
+            EmbeddedServer(binary=binary, args=following) as replica,
+            running_sentinel(tmp_path, primary) as port,
+        ):
+            yield port, primary, replica
+
+
+@contextmanager
+def running_sentinel(directory, primary):
+    port = free_port()
+    config = directory / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {directory}\n"
+        f"sentinel monitor orders-service 127.0.0.1 {primary.port} 1\n"
+        "sentinel down-after-milliseconds orders-service 500\n"
+        "sentinel failover-timeout orders-service 3000\n"
+    )
+    command = [str(primary.binary), str(config), "--sentinel"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        with redis.Redis(port=port) as watcher:
+            eventually(lambda: knows_replica(watcher))
+        yield port
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def knows_replica(watcher: redis.Redis) -> bool:
+    try:
+        state = watcher.sentinel_master("orders-service")
+    except redis.RedisError:
+        return False
+    return state["num-slaves"] >= 1
+
+
+def test_sentinel_finds_the_primary_and_after_a_failover_the_new_one(sentinel):
+    port, primary, replica = sentinel
+    url = f"redis+sentinel://127.0.0.1:{port},127.0.0.1:1/orders-service/0"
+    with RedisStreamsQueue.from_url(url, CONFIG) as queue:
+        queue.enqueue({"n": 1})
+        with redis.Redis.from_url(replica.url) as follower:
+            eventually(lambda: follower.xlen("orders") == 1)
+        primary.kill()
+
+        with pytest.raises(QueueError):
+            queue.read(50)
+
+        def reads_from_the_new_primary() -> bool:
+            try:
+                return bool(queue.read(50))
+            except QueueError:
+                return False
+
+        eventually(reads_from_the_new_primary, timeout_s=40)
+
+
+def test_a_sentinel_that_does_not_know_the_service_is_visible(sentinel):
+    port, _, _ = sentinel
+
+    with pytest.raises(QueueError, match="no-such-service"):
+        RedisStreamsQueue.from_url(f"redis+sentinel://127.0.0.1:{port}/no-such-service", CONFIG)
+
+
+@pytest.mark.parametrize("url", ["redis+sentinel:///service", "redis+sentinel://127.0.0.1:26379"])
+def test_a_sentinel_url_without_hosts_or_service_is_refused(url):
+    with pytest.raises(ValueError, match="must name hosts and service"):
+        open_client(url)
