@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+SERVER_BIN_VARIABLE = "CONQUIET_SERVER_BIN"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -19,4 +21,4 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Read `CONQUIET_*` variables; an empty one counts as not set."""
         variables = os.environ if environment is None else environment
-        return cls(server_bin=variables.get("CONQUIET_SERVER_BIN") or None)
+        return cls(server_bin=variables.get(SERVER_BIN_VARIABLE) or None)
