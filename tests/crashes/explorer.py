@@ -1,0 +1,166 @@
+"""The explorer: a child ends at each crash point of a scenario in turn, and what it left is looked at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NoReturn
+
+from conquiet import OutboxRelay, drain, drain_stale
+from tests.crashes.invariants import broken_by_crash, broken_by_recovery, look
+from tests.crashes.points import CRASHED, CrashPoints, Fault
+from tests.crashes.site import Address, Site
+from tests.eventually import eventually
+
+_ENDED = 0
+_FAILED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Something to die in: `prepare` runs before any point is counted, `run` dies at each point in turn."""
+
+    prepare: Callable[[Site], None]
+    run: Callable[[Site], None]
+    has_inbox: bool = False
+    has_outbox: bool = False
+    #: Of the recovery's `drain_stale`, and how many entries are in quarantine after it.
+    max_deliveries: int | None = None
+    quarantined: int = 0
+    max_points: int = 300
+    #: A child that takes longer is killed, and that is a violation.
+    timeout_s: int = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Exploration:
+    """What an exploration saw, in plain JSON values."""
+
+    scenario: str
+    fault: Fault
+    #: The name of each point at which a child ended, in order.
+    points: list[str] = field(default_factory=list)
+    #: Messages that were left committed and not acked, or published and not removed, over all points.
+    redelivered: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        counts = f"{len(self.points)} points, {self.redelivered} redelivered"
+        return f"{self.fault} in {self.scenario}: {counts}, {len(self.violations)} violations"
+
+
+class Explorer:
+    """Explores one scenario, once; forks, so it needs a process without threads."""
+
+    def __init__(self, name: str, scenario: Scenario, fault: Fault, *, url: str, directory: Path) -> None:
+        self._scenario = scenario
+        self._fault = fault
+        self._url = url
+        self._directory = directory
+        self._seen = Exploration(scenario=name, fault=fault)
+
+    def explore(self) -> Exploration:
+        """Let children end at point 1, 2, 3, … until one comes to the end of the scenario."""
+        most = self._scenario.max_points
+        # A rehearsal leaves the Lua scripts with the server: each child after it passes the same points.
+        status = self._visit(most)
+        if status == CRASHED:
+            self._seen.violations.append(f"the scenario did not end within {most} points")
+        if status == _ENDED:
+            for point in range(1, most):
+                if self._visit(point) != CRASHED:
+                    break
+        return self._seen
+
+    def _visit(self, point: int) -> int:
+        with TemporaryDirectory(dir=self._directory) as directory:
+            address = Address(
+                url=self._url,
+                stream=f"crash:{uuid.uuid4().hex}",
+                database=Path(directory) / "crash.db",
+                has_inbox=self._scenario.has_inbox,
+                has_outbox=self._scenario.has_outbox,
+            )
+            trace = Path(directory) / "trace"
+            enqueued = self._prepare(address)
+            status = self._run_child(point, address, trace)
+            where = self._name_end(point, status, trace)
+            broken = dict.fromkeys(self._check_and_recover(address, enqueued))
+            self._seen.violations += [f"{where}: {problem}" for problem in broken]
+        return status
+
+    def _prepare(self, address: Address) -> list[str]:
+        with Site(address, client_name="prepare") as site:
+            site.create_tables()
+            self._scenario.prepare(site)
+            return site.entry_ids()
+
+    def _run_child(self, point: int, address: Address, trace: Path) -> int:
+        trace.touch()
+        pid = os.fork()
+        if pid == 0:
+            self._be_child(point, address, trace)
+        _, status = os.waitpid(pid, 0)
+        return os.waitstatus_to_exitcode(status)
+
+    def _be_child(self, point: int, address: Address, trace: Path) -> NoReturn:
+        # Nobody handles SIGALRM, so it ends the child even in a call that never returns.
+        signal.alarm(self._scenario.timeout_s)
+        status = _FAILED
+        try:
+            site = Site(address, client_name=address.stream)
+            points = CrashPoints(point, self._fault, trace=trace)
+            points.watch(site.engine)
+            status = self._run_to_the_end(site, points)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    def _run_to_the_end(self, site: Site, points: CrashPoints) -> int:
+        try:
+            self._scenario.run(site)
+        except BaseException:
+            if not points.is_reached:
+                raise
+        return CRASHED if points.is_reached else _ENDED
+
+    def _name_end(self, point: int, status: int, trace: Path) -> str:
+        *_, last = ["the start", *trace.read_text().splitlines()]
+        if status == CRASHED:
+            self._seen.points.append(last)
+            return f"after point {point} ({last})"
+        if status != _ENDED:
+            self._seen.violations.append(f"the child ended with status {status} after {last}")
+        return "after the end"
+
+    def _check_and_recover(self, address: Address, enqueued: list[str]) -> list[str]:
+        with Site(address, client_name="look") as site:
+            # What the child sent last may still be on its way; the server reads it before it sees the end.
+            eventually(lambda: address.stream not in {client["name"] for client in site.client.client_list()})
+            left = look(site)
+            self._seen.redelivered += len(left.to_redeliver)
+            broken = [*broken_by_crash(left, enqueued, site)]
+            try:
+                self._recover(site, undelivered=len(left.stream) - len(left.delivered))
+            except Exception as error:
+                broken.append(f"the recovery failed: {error!r}")
+            expected = self._scenario.quarantined
+            broken += broken_by_recovery(look(site), enqueued, site, quarantined=expected)
+            site.delete_streams()
+        return broken
+
+    def _recover(self, site: Site, *, undelivered: int) -> None:
+        work = (site.queue_of("operator"), site.handle, site.engine)
+        limit = self._scenario.max_deliveries
+        drain_stale(*work, 100, min_idle_ms=0, max_deliveries=limit, inbox=site.inbox)
+        if undelivered:
+            drain(*work, undelivered, inbox=site.inbox)
+        if site.outbox is not None:
+            OutboxRelay(site.engine, site.client, site.outbox).relay()

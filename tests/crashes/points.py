@@ -1,0 +1,106 @@
+"""Crash points: every command that reaches Redis or the database, named and counted up to the last one."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from redis.connection import AbstractConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from sqlalchemy import Engine
+
+#: "crash": the process is gone, no `finally` runs. "lost_answer": the command was executed, but an error is
+#: raised in place of its answer, and the process lives on to clean up.
+Fault = Literal["crash", "lost_answer"]
+
+#: The exit status of a child that came to its point; a shell says the same of SIGKILL.
+CRASHED = 137
+
+
+class CrashPoints:
+    """Lets the fault happen right after the n-th point; for a forked child, whose redis-py stays changed."""
+
+    def __init__(self, last: int, fault: Fault, *, trace: Path) -> None:
+        self._left = last
+        self._fault = fault
+        self._trace = trace.open("a", buffering=1)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the fault has happened."""
+        return self._left <= 0
+
+    def watch(self, engine: Engine) -> None:
+        """Count from now on what goes to Redis, and to the database of this engine."""
+        self._watch_redis()
+        self._watch_sql(engine)
+
+    def _pass(self, name: str, lost_answer: Exception) -> None:
+        if self.is_reached:
+            return
+        self._trace.write(f"{name}\n")
+        self._left -= 1
+        if not self.is_reached:
+            return
+        if self._fault == "crash":
+            os._exit(CRASHED)
+        raise lost_answer
+
+    def _pass_redis(self, connection: AbstractConnection, name: str) -> None:
+        try:
+            self._pass(name, RedisConnectionError(f"the answer was lost at: {name}"))
+        except RedisConnectionError:
+            connection.disconnect()
+            raise
+
+    def _watch_redis(self) -> None:
+        send, read = AbstractConnection.send_packed_command, AbstractConnection.read_response
+        unanswered: deque[str] = deque()
+
+        # redis-py sends a pipeline as one packet; one by one, a crash can come between its commands.
+        def pack_each(connection: AbstractConnection, commands: Sequence[Sequence[Any]]) -> list[bytes]:
+            return [b"".join(connection.pack_command(*command)) for command in commands]
+
+        def send_each(
+            connection: AbstractConnection, packed: Sequence[bytes], check_health: bool = True
+        ) -> None:
+            for command in packed:
+                send(connection, [command], check_health)
+                unanswered.append(_name_of(command))
+                self._pass_redis(connection, f"redis {unanswered[-1]} sent")
+
+        def read_one(connection: AbstractConnection, *args: Any, **options: Any) -> Any:
+            try:
+                return read(connection, *args, **options)
+            finally:
+                self._pass_redis(connection, f"redis {unanswered.popleft()} replied")
+
+        AbstractConnection.pack_commands = pack_each
+        AbstractConnection.send_packed_command = send_each
+        AbstractConnection.read_response = read_one
+
+    def _watch_sql(self, engine: Engine) -> None:
+        dialect = engine.dialect
+        dialect.do_execute = self._counted(dialect.do_execute)
+        dialect.do_executemany = self._counted(dialect.do_executemany)
+        dialect.do_commit = self._counted(dialect.do_commit, name="COMMIT")
+        dialect.do_rollback = self._counted(dialect.do_rollback, name="ROLLBACK")
+
+    def _counted(self, method: Callable[..., None], *, name: str | None = None) -> Callable[..., None]:
+        def call(target: Any, *args: Any, **options: Any) -> None:
+            try:
+                method(target, *args, **options)
+            finally:
+                point = f"sql {name or args[0].split()[0].upper()}"
+                self._pass(point, sqlite3.OperationalError(f"the answer was lost at: {point}"))
+
+        return call
+
+
+def _name_of(packed: bytes) -> str:
+    # "*3\r\n$4\r\nXACK\r\n…": the number of words, the length of the first, the first.
+    return packed.split(b"\r\n", 3)[2].decode()

@@ -1,0 +1,166 @@
+"""The scenarios: everything that conquiet does between a read and an ack, each on a handful of messages."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from conquiet import (
+    DbSession,
+    DrainError,
+    OutboxRelay,
+    QueueConsumer,
+    QueueMessage,
+    drain,
+    drain_stale,
+)
+from conquiet.consume import Handler
+from tests.crashes.explorer import Scenario
+from tests.crashes.site import BLOCK_MS, GROUP, WORKER, Site
+
+_HOUR_MS = 3_600_000
+_MAX_DELIVERIES = 3
+
+
+class PlannedError(Exception):
+    """The failure of a handler that a scenario wants."""
+
+
+def three_new(site: Site) -> None:
+    """Three messages that nobody has read."""
+    _enqueue(site, 3)
+
+
+def one_own_and_four_new(site: Site) -> None:
+    """Five messages; the consumer's own name has read the first one, and died."""
+    _enqueue(site, 5)
+    site.queue.read(BLOCK_MS)
+
+
+def one_own_committed_and_four_new(site: Site) -> None:
+    """As above, but the dead one had come as far as the commit."""
+    _enqueue(site, 5)
+    _commit_without_ack(site, site.queue.read(BLOCK_MS))
+
+
+def four_stale(site: Site) -> None:
+    """Four messages of a dead consumer; one of them and the malformed one were delivered too often."""
+    _enqueue(site, 3)
+    malformed = site.client.xadd(site.stream, {"not data": "no message"})
+    ids = site.entry_ids()
+    site.client.xreadgroup(GROUP, "dead", {site.stream: ">"})
+    _make_stale(site, ids)
+    _make_stale(site, [ids[1], malformed], deliveries=_MAX_DELIVERIES)
+
+
+def three_stale_of_which_two_committed(site: Site) -> None:
+    """Three messages of a dead consumer that had committed two and acked none."""
+    three_new(site)
+    read = site.queue_of("dead").read(BLOCK_MS, count=3)
+    _commit_without_ack(site, read[:2])
+    _make_stale(site, [msg.id for msg in read])
+
+
+def five_in_the_outbox(site: Site) -> None:
+    """Six messages handled: five committed, the last rolled back with its outbox row."""
+    _enqueue(site, 6)
+    with suppress(DrainError):
+        drain(site.queue, _failing_at(6, site), site.engine, 6, on_error="continue")
+
+
+def run_until_the_third(site: Site) -> None:
+    """`QueueConsumer.run`, stopped by the handler of the third message."""
+    consumer = QueueConsumer(site.queue)
+
+    def handle(msg: QueueMessage, session: DbSession) -> None:
+        site.handle(msg, session)
+        if msg.payload["number"] == 3:
+            consumer.stop()
+
+    consumer.run(handler=handle, engine=site.engine, inbox=site.inbox)
+
+
+def drain_by_twos(site: Site) -> None:
+    """`drain`, two messages at a time until there are no more, so that acks travel with reads."""
+    drain(site.queue, site.handle, site.engine, 10, batch_size=2, idle_ms=BLOCK_MS, inbox=site.inbox)
+
+
+def drain_and_renew(site: Site) -> None:
+    """`drain` where messages go stale so quickly that it renews what it holds."""
+
+    def handle(msg: QueueMessage, session: DbSession) -> None:
+        site.handle(msg, session)
+        time.sleep(0.002)
+
+    drain(site.queue_of(WORKER, claim_idle_ms=1), handle, site.engine, 3)
+
+
+def drain_and_raise(site: Site) -> None:
+    """`drain` whose third message fails: the first two are acked, the rest is handed back."""
+    with suppress(PlannedError):
+        drain(site.queue, _failing_at(3, site), site.engine, 5)
+
+
+def drain_and_continue(site: Site) -> None:
+    """`drain` whose third message fails while the others go on."""
+    with suppress(DrainError):
+        drain(site.queue, _failing_at(3, site), site.engine, 5, on_error="continue")
+
+
+def drain_the_stale(site: Site) -> None:
+    """`drain_stale`, two messages at a time, with a quarantine for what was delivered too often."""
+    limits = {"batch_size": 2, "max_deliveries": _MAX_DELIVERIES}
+    drain_stale(site.queue, site.handle, site.engine, 10, inbox=site.inbox, **limits)
+
+
+def relay_by_twos(site: Site) -> None:
+    """`OutboxRelay.relay`, two rows at a time, until the outbox is empty."""
+    relay = OutboxRelay(site.engine, site.client, site.outbox)
+    while relay.relay(limit=2):
+        pass
+
+
+SCENARIOS = {
+    "run": Scenario(prepare=three_new, run=run_until_the_third),
+    "run_inbox": Scenario(prepare=three_new, run=run_until_the_third, has_inbox=True),
+    "drain": Scenario(prepare=one_own_and_four_new, run=drain_by_twos),
+    "drain_inbox": Scenario(prepare=one_own_committed_and_four_new, run=drain_by_twos, has_inbox=True),
+    "drain_renew": Scenario(prepare=three_new, run=drain_and_renew),
+    "drain_handler_fails": Scenario(prepare=one_own_and_four_new, run=drain_and_raise),
+    "drain_continue": Scenario(prepare=one_own_and_four_new, run=drain_and_continue),
+    "drain_stale": Scenario(
+        prepare=four_stale, run=drain_the_stale, max_deliveries=_MAX_DELIVERIES, quarantined=2
+    ),
+    "drain_stale_inbox": Scenario(
+        prepare=three_stale_of_which_two_committed, run=drain_the_stale, has_inbox=True
+    ),
+    "outbox_relay": Scenario(prepare=five_in_the_outbox, run=relay_by_twos, has_outbox=True),
+    "handler_with_outbox": Scenario(prepare=three_new, run=drain_by_twos, has_outbox=True),
+}
+
+
+def _enqueue(site: Site, messages: int) -> None:
+    site.queue.enqueue_many([{"number": number} for number in range(1, messages + 1)])
+
+
+def _failing_at(number: int, site: Site) -> Handler:
+    def handle(msg: QueueMessage, session: DbSession) -> None:
+        site.handle(msg, session)
+        if msg.payload["number"] == number:
+            raise PlannedError
+
+    return handle
+
+
+def _commit_without_ack(site: Site, messages: list[QueueMessage]) -> None:
+    site.inbox.create_table(site.engine)
+    for msg in messages:
+        with DbSession(site.engine) as session:
+            site.inbox.record(session, stream=msg.stream, group=msg.group, entry_id=msg.id)
+            site.handle(msg, session)
+
+
+def _make_stale(site: Site, entry_ids: list[str], *, deliveries: int = 1) -> None:
+    site.client.xclaim(
+        site.stream, GROUP, "dead", 0, entry_ids, idle=_HOUR_MS, retrycount=deliveries, justid=True
+    )

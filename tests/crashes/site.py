@@ -1,0 +1,81 @@
+"""The scene of one crash: its own stream and its own database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sqlalchemy import Column, Integer, MetaData, String, Table, insert
+
+from conquiet import DbSession, Inbox, Outbox, QueueConfig, QueueMessage, RedisStreamsQueue
+from conquiet.consume import quarantine_stream
+from conquiet.queue import open_client
+from tests.services import open_engine
+
+GROUP = "billing"
+WORKER = "worker-1"
+BLOCK_MS = 20
+
+#: What handlers write: one row per effect, in order; doubles are allowed, so that they can be seen.
+effects = Table(
+    "effects", MetaData(), Column("id", Integer, primary_key=True), Column("entry_id", String(64))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a site is; all that crosses a fork."""
+
+    url: str
+    stream: str
+    database: Path
+    has_inbox: bool = False
+    has_outbox: bool = False
+
+
+class Site:
+    """One process' own clients of an address, connected when made."""
+
+    def __init__(self, address: Address, *, client_name: str) -> None:
+        self.stream = address.stream
+        self.outbox_stream = f"{address.stream}:outbox"
+        self.quarantine = quarantine_stream(address.stream)
+        self.inbox = Inbox() if address.has_inbox else None
+        self.outbox = Outbox() if address.has_outbox else None
+        self.client = open_client(address.url, client_name=client_name, decode_responses=True)
+        self.queue = self.queue_of(WORKER)
+        self.engine = open_engine(f"sqlite:///{address.database}")
+        self.engine.connect().close()
+
+    def create_tables(self) -> None:
+        """Create what an application creates before it consumes; the inbox is left to conquiet."""
+        effects.create(self.engine)
+        if self.outbox is not None:
+            self.outbox.create_table(self.engine)
+
+    def queue_of(self, consumer: str, *, claim_idle_ms: int = 60_000) -> RedisStreamsQueue:
+        """The queue under another consumer's name."""
+        config = QueueConfig(self.stream, GROUP, consumer, block_ms=BLOCK_MS, claim_idle_ms=claim_idle_ms)
+        return RedisStreamsQueue(self.client, config)
+
+    def entry_ids(self, last: str = "+") -> list[str]:
+        """What is in the stream, up to `last`."""
+        return [entry_id for entry_id, _ in self.client.xrange(self.stream, max=last)]
+
+    def handle(self, msg: QueueMessage, session: DbSession) -> None:
+        """The handler of every scenario: one effect, and with an outbox one message about it."""
+        session.execute(insert(effects), {"entry_id": msg.id})
+        if self.outbox is not None:
+            self.outbox.enqueue(session, self.outbox_stream, {"id": msg.id})
+
+    def delete_streams(self) -> None:
+        """Leave the server as it was found."""
+        self.client.delete(self.stream, self.outbox_stream, self.quarantine)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self.engine.dispose()

@@ -1,0 +1,178 @@
+"""Wherever a worker dies: no message lost, none acked without its effect, with an inbox no effect twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crashes.explorer import Exploration
+from tests.crashes.points import Fault
+from tests.crashes.worker import Worker
+
+Explore = Callable[..., Exploration]
+
+
+@pytest.fixture(scope="module")
+def worker(valkey_url: str) -> Iterator[Worker]:
+    """The process that forks."""
+    with Worker(valkey_url) as started:
+        yield started
+
+
+@pytest.fixture
+def explore(worker: Worker, tmp_path: Path, request: pytest.FixtureRequest) -> Explore:
+    """Explores a scenario; its figures are a property of the test in a JUnit report."""
+
+    def run(scenario: str, fault: Fault = "crash") -> Exploration:
+        exploration = worker.explore(scenario, fault, tmp_path)
+        # Not `record_property`, which warns about the report's default family.
+        request.node.user_properties.append(("exploration", str(exploration)))
+        return exploration
+
+    return run
+
+
+def test_no_crash_point_of_run_loses_a_message(explore: Explore):
+    exploration = explore("run")
+
+    assert_kept(exploration, points=15)
+
+
+def test_no_crash_point_of_run_with_an_inbox_repeats_an_effect(explore: Explore):
+    exploration = explore("run_inbox")
+
+    assert_kept(exploration, points=25)
+
+
+def test_no_crash_point_of_a_drain_loses_a_message(explore: Explore):
+    exploration = explore("drain")
+
+    assert_kept(exploration, points=25)
+
+
+def test_no_crash_point_of_a_drain_with_an_inbox_repeats_an_effect(explore: Explore):
+    exploration = explore("drain_inbox")
+
+    assert_kept(exploration, points=35)
+
+
+def test_no_crash_point_of_a_drain_that_renews_loses_a_message(explore: Explore):
+    exploration = explore("drain_renew")
+
+    assert_kept(exploration, points=15)
+    assert "redis EVALSHA replied" in exploration.points
+
+
+def test_no_crash_point_of_a_drain_that_raises_loses_what_it_hands_back(explore: Explore):
+    exploration = explore("drain_handler_fails")
+
+    assert_kept(exploration, points=20)
+    assert "redis EVALSHA replied" in exploration.points
+
+
+def test_no_crash_point_of_a_drain_that_continues_loses_the_failed_message(explore: Explore):
+    exploration = explore("drain_continue")
+
+    assert_kept(exploration, points=20)
+
+
+def test_no_crash_point_of_drain_stale_loses_a_message_or_quarantines_it_twice(explore: Explore):
+    exploration = explore("drain_stale")
+
+    assert_kept(exploration, points=20)
+    assert exploration.points.count("redis EVALSHA sent") == 2
+
+
+def test_no_crash_point_of_drain_stale_with_an_inbox_repeats_an_effect(explore: Explore):
+    exploration = explore("drain_stale_inbox")
+
+    assert_kept(exploration, points=25)
+
+
+def test_no_crash_point_of_a_relay_loses_an_outbox_message_or_changes_their_order(explore: Explore):
+    exploration = explore("outbox_relay")
+
+    assert_kept(exploration, points=25)
+
+
+def test_no_crash_point_parts_an_effect_from_its_outbox_message(explore: Explore):
+    exploration = explore("handler_with_outbox")
+
+    assert_kept(exploration, points=20)
+
+
+@pytest.mark.parametrize("scenario", ["run", "drain", "drain_handler_fails", "drain_stale", "outbox_relay"])
+def test_no_lost_answer_loses_a_message(explore: Explore, scenario: str):
+    exploration = explore(scenario, "lost_answer")
+
+    assert_kept(exploration, points=15)
+
+
+def test_the_explorer_catches_an_ack_before_the_commit(explore: Explore):
+    exploration = explore("ack_before_commit")
+
+    assert "redis XACK sent" in first_violation(exploration)
+    assert "was acked without its committed effect" in first_violation(exploration)
+
+
+def test_the_explorer_catches_a_hole_between_two_commands_of_a_pipeline(explore: Explore):
+    exploration = explore("ack_before_quarantine")
+
+    assert {violation.split(":")[0] for violation in exploration.violations} == {
+        "after point 3 (redis XACK sent)"
+    }
+
+
+def test_the_explorer_catches_an_ack_in_the_cleanup_after_an_error(explore: Explore):
+    exploration = explore("ack_in_finally", "lost_answer")
+
+    assert "sql INSERT" in first_violation(exploration)
+    assert "was acked without its committed effect" in first_violation(exploration)
+
+
+def test_the_explorer_catches_an_inbox_row_after_the_commit(explore: Explore):
+    exploration = explore("record_after_commit")
+
+    assert "sql COMMIT" in first_violation(exploration)
+    assert "has its effect twice" in first_violation(exploration)
+
+
+def test_the_explorer_catches_a_relay_that_removes_before_it_publishes(explore: Explore):
+    exploration = explore("remove_before_publish")
+
+    assert "sql COMMIT" in first_violation(exploration)
+    assert "lost its outbox message" in first_violation(exploration)
+
+
+def test_the_explorer_reports_a_scenario_without_an_end(explore: Explore):
+    exploration = explore("ack_forever")
+
+    assert exploration.violations == ["the scenario did not end within 10 points"]
+
+
+def test_the_explorer_kills_and_reports_a_child_that_hangs(explore: Explore):
+    exploration = explore("hang")
+
+    assert len(exploration.violations) == 1
+    assert f"the child ended with status {-signal.SIGALRM}" in exploration.violations[0]
+
+
+def test_the_explorer_reports_a_scenario_that_fails(explore: Explore):
+    exploration = explore("fail")
+
+    assert exploration.violations == ["the child ended with status 1 after the start"]
+
+
+def assert_kept(exploration: Exploration, *, points: int) -> None:
+    """No violation, and proof that there was something to see: enough points, some between commit and ack."""
+    assert exploration.violations == [], exploration
+    assert len(exploration.points) >= points, exploration
+    assert exploration.redelivered > 0, exploration
+
+
+def first_violation(exploration: Exploration) -> str:
+    assert exploration.violations, f"nothing was caught: {exploration}"
+    return exploration.violations[0]

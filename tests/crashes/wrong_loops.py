@@ -1,0 +1,93 @@
+"""Loops with a hole, each of which the explorer has to find, and loops that only its bounds can end."""
+
+from __future__ import annotations
+
+import time
+
+from conquiet import DbSession
+from conquiet.payload import encode_payload
+from tests.crashes.explorer import Scenario
+from tests.crashes.scenarios import five_in_the_outbox
+from tests.crashes.site import BLOCK_MS, GROUP, Site
+
+
+def one_new(site: Site) -> None:
+    """One message that nobody has read."""
+    site.queue.enqueue({"number": 1})
+
+
+def ack_before_commit(site: Site) -> None:
+    """A crash in between loses the message."""
+    [msg] = site.queue.read(BLOCK_MS)
+    site.queue.ack(msg)
+    with DbSession(site.engine) as session:
+        site.handle(msg, session)
+
+
+def ack_in_finally(site: Site) -> None:
+    """A transaction that fails is acked all the same; no crash shows it, since none comes to a `finally`."""
+    [msg] = site.queue.read(BLOCK_MS)
+    try:
+        with DbSession(site.engine) as session:
+            site.handle(msg, session)
+    finally:
+        site.queue.ack(msg)
+
+
+def ack_before_quarantine(site: Site) -> None:
+    """A crash between the commands of one pipeline loses the message."""
+    [msg] = site.queue.read(BLOCK_MS)
+    pipeline = site.client.pipeline(transaction=False)
+    pipeline.xack(site.stream, GROUP, msg.id)
+    pipeline.xadd(site.quarantine, {"data": encode_payload({"id": msg.id})})
+    pipeline.execute()
+
+
+def record_after_commit(site: Site) -> None:
+    """A crash between effect and inbox row lets the effect happen again."""
+    site.inbox.create_table(site.engine)
+    [msg] = site.queue.read(BLOCK_MS)
+    with DbSession(site.engine) as session:
+        site.handle(msg, session)
+    with DbSession(site.engine) as session:
+        site.inbox.record(session, stream=msg.stream, group=msg.group, entry_id=msg.id)
+    site.queue.ack(msg)
+
+
+def remove_before_publish(site: Site) -> None:
+    """A crash in between loses the outbox message."""
+    with DbSession(site.engine) as session:
+        [row] = site.outbox.oldest(session, limit=1)
+        site.outbox.remove(session, [row.id])
+    site.client.xadd(row.stream, {"data": row.data})
+
+
+def ack_forever(site: Site) -> None:
+    """Passes points without end."""
+    while True:
+        site.queue.ack_ids(["0-1"])
+
+
+def hang(site: Site) -> None:
+    """Passes one command and then nothing more."""
+    site.queue.ack_ids(["0-1"])
+    time.sleep(600)
+
+
+def fail(site: Site) -> None:
+    """Is broken itself."""
+    raise RuntimeError("a broken scenario")
+
+
+WRONG_LOOPS = {
+    "ack_before_commit": Scenario(prepare=one_new, run=ack_before_commit),
+    "ack_in_finally": Scenario(prepare=one_new, run=ack_in_finally),
+    "ack_before_quarantine": Scenario(
+        prepare=one_new, run=ack_before_quarantine, max_deliveries=1, quarantined=1
+    ),
+    "record_after_commit": Scenario(prepare=one_new, run=record_after_commit, has_inbox=True),
+    "remove_before_publish": Scenario(prepare=five_in_the_outbox, run=remove_before_publish, has_outbox=True),
+    "ack_forever": Scenario(prepare=one_new, run=ack_forever, max_points=10),
+    "hang": Scenario(prepare=one_new, run=hang, timeout_s=2),
+    "fail": Scenario(prepare=one_new, run=fail),
+}
