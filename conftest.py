@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
@@ -28,3 +29,11 @@ pytest_collect_file = Sybil(
     setup=_enter_empty_directory,
     teardown=_leave_directory,
 ).pytest()
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The blocks of one page share their names, so they run in one process (`pytest -n`)."""
+    for item in items:
+        if item.path.suffix == ".md":
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
