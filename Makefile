@@ -21,14 +21,14 @@ demo: $(VENV)/.core
 	@$(BIN)/python -m conquiet.demo $(ARGS)
 
 test: $(VENV)/.all java
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: $(VENV)/.all
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q README.md
+	$(BIN)/python -m pytest -q tests/pages
 
 bench: $(VENV)/.all
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)

@@ -1,0 +1,32 @@
+"""The Python blocks of README.md and docs/ run, each page from top to bottom as one program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def program_of(page: Path) -> str:
+    """The page's Python blocks at the lines where they stand, so that a traceback points into the page."""
+    text = page.read_text()
+    lines = [""] * text.count("\n")
+    for block in BLOCK.finditer(text):
+        first = text.count("\n", 0, block.start(1))
+        for offset, line in enumerate(block.group(1).splitlines()):
+            lines[first + offset] = line
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = program_of(page)
+    assert program.strip(), f"{page.name} has no Python block"
+
+    exec(compile(program, str(page), "exec"), {"__name__": "__page__"})
