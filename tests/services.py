@@ -24,7 +24,7 @@ DATABASE_KINDS = ("sqlite", "postgres", "mariadb")
 _IMAGES = {"valkey": "valkey/valkey:9", "redis7": "redis:7.0", "redis62": "redis:6.2"}
 _DATABASE_DEFAULTS = {
     "postgres": "postgresql+psycopg://{user}@127.0.0.1:5432/postgres",
-    "mariadb": "mysql+pymysql://root@127.0.0.1:3306/mysql?charset=utf8mb4",
+    "mariadb": "mysql+pymysql://root@127.0.0.1:3306/mysql?charset=utf8mb4&ssl_disabled=true",
 }
 
 

@@ -3,6 +3,8 @@
 ConquietError
 ├── QueueError                  a call to Redis failed; `stream`, `group`, `operation`, `__cause__`
 │   └── MalformedEntryError     a read met entries that are not `data` = JSON object; they stay pending
+├── TopicError                  a topic is not there, is there with other partitions, or would shrink
+├── LeaseLostError              a partition changed hands; what was to be settled was not
 ├── DbError                     a transaction could not be opened or committed; nothing was acked
 ├── DrainError                  a drain ended with failed messages; `report`, `failures`
 └── EmbeddedServerError         the private server could not be found, started or stopped
@@ -10,6 +12,7 @@ ConquietError
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +41,10 @@ class MalformedEntry:
     fields: tuple[tuple[bytes, bytes], ...]
     delivery_count: int
     reason: str
+
+    def fields_base64(self) -> list[list[str]]:
+        """Names and values in full; raw bytes need not be text."""
+        return [[base64.b64encode(part).decode() for part in pair] for pair in self.fields]
 
 
 class MalformedEntryError(QueueError):
@@ -68,6 +75,29 @@ class MalformedEntryError(QueueError):
                 f"entry {first.id}{others} is malformed: {first.reason}; fields {_shown(first.fields)}. "
                 "It stays pending: ack it by id to drop it, or quarantine it"
             ),
+        )
+
+
+class TopicError(ConquietError):
+    """A topic cannot be used as asked."""
+
+    def __init__(self, topic: str, problem: str) -> None:
+        self.topic = topic
+        super().__init__(f"topic {topic!r} {problem}")
+
+
+class LeaseLostError(ConquietError):
+    """Another consumer may own the partition by now; nothing was changed, and it will be handled again."""
+
+    def __init__(self, *, topic: str, group: str, partition: int, owner: str, epoch: int) -> None:
+        self.topic = topic
+        self.group = group
+        self.partition = partition
+        self.owner = owner
+        self.epoch = epoch
+        super().__init__(
+            f"{owner!r} lost its lease (epoch {epoch}) on partition {partition} of topic {topic!r} "
+            f"for group {group!r}"
         )
 
 

@@ -35,7 +35,7 @@ class MessageHandling:
     """
 
     def __init__(self, handler: Handler, engine: Engine, inbox: Inbox | None = None) -> None:
-        _check_handler(handler)
+        check_handler(handler)
         if not isinstance(engine, Engine):
             raise TypeError(f"engine must be a SQLAlchemy Engine, not {engine!r}")
         if inbox is not None:
@@ -50,10 +50,9 @@ class MessageHandling:
         try:
             with DbSession(self._connected()) as session:
                 self._record(msg, session)
-                _refuse_unfinished(self._handler(msg, session))
+                refuse_unfinished(self._handler(msg, session))
         except _FoundInInboxError as found:
-            self._confirm(msg, found)
-            return Outcome.SKIPPED
+            return self._confirmed(msg, found)
         except BaseException:
             self.release()
             raise
@@ -87,19 +86,20 @@ class MessageHandling:
         if not self._inbox.record(session, stream=msg.stream, group=msg.group, entry_id=msg.id):
             raise _FoundInInboxError
 
-    def _confirm(self, msg: QueueMessage, found: Exception) -> None:
+    def _confirmed(self, msg: QueueMessage, found: Exception) -> Outcome:
         # The insert was refused; only a committed row says that the message is done.
         with DbSession(self._connected()) as session:
             assert self._inbox is not None  # noqa: S101 -- only the inbox raises what led here
             if not self._inbox.has(session, stream=msg.stream, group=msg.group, entry_id=msg.id):
                 raise DbError(f"the inbox refused {msg.id} but does not have it") from found
+        return Outcome.SKIPPED
 
 
 class _FoundInInboxError(Exception):
     """Leaves the transaction of a message that was handled before."""
 
 
-def _check_handler(handler: object) -> None:
+def check_handler(handler: object) -> None:
     if not callable(handler):
         raise TypeError(f"handler must be callable as handler(msg, session), got {handler!r}")
     call = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
@@ -112,7 +112,7 @@ def _check_handler(handler: object) -> None:
             raise TypeError(f"handler must be a plain function: {handler!r} would not run when it is called")
 
 
-def _refuse_unfinished(result: object) -> None:
+def refuse_unfinished(result: object) -> None:
     # A coroutine or generator has done nothing yet: to commit and ack now would lose the message.
     if result is not None and (inspect.isawaitable(result) or inspect.isgenerator(result)):
         if inspect.iscoroutine(result) or inspect.isgenerator(result):

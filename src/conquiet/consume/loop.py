@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+from conquiet.arguments import check_positive_int
 from conquiet.consume.handling import MessageHandling
 from conquiet.consume.quarantine import quarantine
 from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.sources import Source
 from conquiet.errors import ConquietError, DrainError, DrainFailure, MalformedEntry, MalformedEntryError
 from conquiet.queue import QueueMessage, RedisStreamsQueue
-from conquiet.queue.config import check_positive_int
 from conquiet.queue.message import Delivery
 
 _log = logging.getLogger(__name__)
@@ -108,7 +108,8 @@ class DrainLoop:
             self._handle_held()
             if len(delivery.messages) == size:
                 size = next_batch_size(size, time.monotonic() - begun, self._limits.batch_size)
-            if not delivery.messages:
+            if len(delivery.messages) < asked:
+                # The next read may wait.
                 self._handling.release()
         return reason
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 from importlib.resources import files
@@ -57,9 +56,7 @@ def _described(queue: RedisStreamsQueue, entry: QueueMessage | MalformedEntry, r
     }
     if isinstance(entry, QueueMessage):
         return described | _payload_field(entry)
-    # Raw bytes need not be text: kept in full, as base64.
-    pairs = [[base64.b64encode(part).decode() for part in pair] for pair in entry.fields]
-    return described | {"fieldsBase64": pairs}
+    return described | {"fieldsBase64": entry.fields_base64()}
 
 
 def _payload_field(msg: QueueMessage) -> dict[str, Any]:

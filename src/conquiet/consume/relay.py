@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import Engine
 
-from conquiet.db import DbSession, Outbox
-from conquiet.queue.config import check_positive_int
+from conquiet.arguments import check_positive_int
+from conquiet.db import DbSession, Outbox, OutboxRow
+from conquiet.db.tables import visible_sql
 from conquiet.queue.connection import Client, add_entries, queue_error, visible_errors
 
 
@@ -24,19 +27,26 @@ class OutboxRelay:
         the others go; then the refusal is raised.
         """
         check_positive_int("limit", limit)
-        with DbSession(self._engine) as session:
-            rows = self._outbox.oldest(session, limit)
-            if not rows:
-                return 0
-            with visible_errors("relay", stream=rows[0].stream, group=None):
-                replies = add_entries(self._client, [(row.stream.encode(), row.data) for row in rows])
-            answered = list(zip(rows, replies, strict=True))
-            refused = [(row, reply) for row, reply in answered if isinstance(reply, Exception)]
-            self._outbox.remove(
-                session, [row.id for row, reply in answered if not isinstance(reply, Exception)]
-            )
-        if refused:
-            row, error = refused[0]
-            operation = f"relay of {len(refused)} outbox rows from row {row.id}"
+        moved = 0
+        refused: dict[str, tuple[OutboxRow, Exception]] = {}
+        with visible_sql("the outbox"), DbSession(self._engine) as session:
+            # A refused stream is left out from then on: its rows must neither block the others nor overtake.
+            while moved < limit and (rows := self._outbox.oldest(session, limit - moved, except_of=refused)):
+                sent, failed = self._publish(rows)
+                self._outbox.remove(session, [row.id for row in sent])
+                moved += len(sent)
+                for row, error in failed:
+                    refused.setdefault(row.stream, (row, error))
+        for row, error in refused.values():
+            operation = f"relay of outbox row {row.id}, with {moved} others moved,"
             raise queue_error(operation, error, stream=row.stream, group=None) from error
-        return len(rows)
+        return moved
+
+    def _publish(
+        self, rows: Sequence[OutboxRow]
+    ) -> tuple[list[OutboxRow], list[tuple[OutboxRow, Exception]]]:
+        with visible_errors("relay", stream=rows[0].stream, group=None):
+            replies = add_entries(self._client, [(row.stream.encode(), row.data) for row in rows])
+        answered = list(zip(rows, replies, strict=True))
+        failed = [(row, reply) for row, reply in answered if isinstance(reply, Exception)]
+        return [row for row, reply in answered if not isinstance(reply, Exception)], failed

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from conquiet.arguments import check_non_negative_int, check_positive_int
 from conquiet.errors import MalformedEntryError
 from conquiet.queue import RedisStreamsQueue
-from conquiet.queue.config import check_non_negative_int, check_positive_int
 from conquiet.queue.message import Delivery
 
 

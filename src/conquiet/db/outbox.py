@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import (
@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.mysql import LONGTEXT
 
+from conquiet.arguments import check_name
 from conquiet.db.session import DbSession
 from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table
 from conquiet.payload import Payload, encode_payload
@@ -60,8 +61,7 @@ class Outbox:
 
     def enqueue(self, session: DbSession, stream: str, payload: Payload) -> None:
         """Write a message that is published if, and only if, this transaction commits."""
-        if not isinstance(stream, str) or not stream:
-            raise ValueError(f"stream must be a str that is not empty, got {stream!r}")
+        check_name("stream", stream)
         row = {
             "stream": stream,
             "data": encode_payload(payload).decode(),
@@ -69,19 +69,20 @@ class Outbox:
         }
         session.execute(self._insert, row)
 
-    def oldest(self, session: DbSession, limit: int) -> list[OutboxRow]:
-        """The oldest committed rows, locked until this transaction ends; a second relay waits."""
+    def oldest(self, session: DbSession, limit: int, *, except_of: Collection[str] = ()) -> list[OutboxRow]:
+        """The oldest committed rows, locked until this transaction ends; a second relay waits.
+
+        Rows of the streams `except_of` are left out.
+        """
         if session.connection.dialect.name == "sqlite":
             # SQLite knows no row locks; a write that changes nothing takes its one write lock.
             session.execute(update(self._table).where(false()).values(stream=""))
         columns = self._table.c
-        statement = (
-            select(columns.id, columns.stream, columns.data)
-            .order_by(columns.id)
-            .limit(limit)
-            .with_for_update()
-        )
-        return [OutboxRow(row.id, row.stream, row.data.encode()) for row in session.execute(statement)]
+        statement = select(columns.id, columns.stream, columns.data).order_by(columns.id).limit(limit)
+        if except_of:
+            statement = statement.where(columns.stream.not_in(except_of))
+        rows = session.execute(statement.with_for_update())
+        return [OutboxRow(row.id, row.stream, row.data.encode()) for row in rows]
 
     def remove(self, session: DbSession, ids: Sequence[int]) -> None:
         """Delete rows that were published."""

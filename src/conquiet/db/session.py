@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import Connection, Engine, RootTransaction
+from sqlalchemy import Connection, Engine, RootTransaction, event
 from sqlalchemy.exc import SQLAlchemyError
 
-from conquiet.db.rollbacks import forget_rollback, is_rolled_back, refuse_autocommit, watch_rollbacks
+from conquiet.db.guard import begin_guarded, end_guarded, is_undone, roll_back
 from conquiet.errors import DbError
 
 if TYPE_CHECKING:
     from sqlalchemy import CursorResult, Executable, ScalarResult
-    from sqlalchemy.orm import Session
+    from sqlalchemy.orm import Session, SessionTransaction
 
 Row = Mapping[str, Any]
 
@@ -35,6 +36,7 @@ class DbSession:
         self._transaction: RootTransaction | None = None
         self._orm: Session | None = None
         self._is_used = False
+        self._has_orm_rolled_back = False
 
     @property
     def connection(self) -> Connection:
@@ -52,6 +54,7 @@ class DbSession:
 
             # "rollback_only": its commit() flushes and leaves the transaction to us.
             self._orm = Session(bind=self.connection, join_transaction_mode="rollback_only")
+            event.listen(self._orm, "after_soft_rollback", self._note_orm_rollback)
         return self._orm
 
     def execute(
@@ -72,13 +75,10 @@ class DbSession:
         if self._is_used:
             raise DbError("this DbSession was entered before; make a new one for each message")
         self._is_used = True
+        if isinstance(self._bind, Connection) and self._bind.in_transaction():
+            raise DbError("the connection is in a transaction already; a DbSession begins its own")
         try:
-            connection = self._bind.connect() if isinstance(self._bind, Engine) else self._bind
-            self._connection = connection
-            watch_rollbacks(connection.engine)
-            self._transaction = connection.begin()
-            refuse_autocommit(connection)
-            forget_rollback(connection)
+            self._begin()
         except SQLAlchemyError as error:
             self._release()
             raise DbError(f"the transaction could not be opened: {error}") from error
@@ -96,16 +96,22 @@ class DbSession:
         finally:
             self._release()
 
+    def _begin(self) -> None:
+        self._connection = self._bind.connect() if isinstance(self._bind, Engine) else self._bind
+        self._transaction = self._connection.begin()
+        begin_guarded(self._connection)
+
     def _commit(self) -> None:
         try:
             if self._orm is not None:
                 self._orm.flush()
-            if self._transaction is None or not self._transaction.is_active:
+            if self._transaction is None or not self._transaction.is_active or self._has_orm_rolled_back:
                 raise DbError("the handler ended the transaction itself")
-            if is_rolled_back(self.connection):
+            if is_undone(self.connection):
                 raise DbError(
                     "the handler went on after an error by which the database undid its transaction"
                 )
+            end_guarded(self.connection)
             self._transaction.commit()
         except SQLAlchemyError as error:
             raise DbError(f"the transaction was not committed: {error}") from error
@@ -114,15 +120,16 @@ class DbSession:
         # Rolls back whatever was not committed, also a transaction that a handler began after ending ours.
         connection, self._connection, self._transaction = self._connection, None, None
         orm, self._orm = self._orm, None
-        try:
-            if orm is not None:
+        if orm is not None:
+            with suppress(SQLAlchemyError):
                 orm.close()
-            if connection is not None and connection.in_transaction():
-                connection.rollback()
-        except SQLAlchemyError:
-            # The server is gone or the connection broken: it forgets the transaction, and so do we.
-            if connection is not None:
-                connection.invalidate()
-        finally:
-            if connection is not None and connection is not self._bind:
-                connection.close()
+        if connection is None:
+            return
+        end_guarded(connection)
+        if not connection.closed:
+            roll_back(connection)
+        if connection is not self._bind:
+            connection.close()
+
+    def _note_orm_rollback(self, _session: Session, ended: SessionTransaction) -> None:
+        self._has_orm_rolled_back |= ended.parent is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Engine, Table, inspect
@@ -19,7 +21,7 @@ MYSQL_OPTIONS: dict[str, Any] = {
 
 
 def check_table_name(name: str) -> None:
-    """Refuse what would need quoting in some database."""
+    """Refuse what is no plain SQL name."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", name):
         raise ValueError(f"table must be a plain SQL name of at most 63 characters, got {name!r}")
 
@@ -35,3 +37,12 @@ def create_table(table: Table, engine: Engine) -> None:
             is_there = False
         if not is_there:
             raise DbError(f"table {table.name} could not be created: {error}") from error
+
+
+@contextmanager
+def visible_sql(what: str) -> Iterator[None]:
+    """Turn whatever SQLAlchemy raises into a `DbError` with the original as its cause."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise DbError(f"{what} could not be read or written: {error}") from error

@@ -10,10 +10,11 @@ from typing import Any, Literal, Self
 
 from redis.exceptions import ResponseError
 
+from conquiet.arguments import check_non_negative_int, check_positive_int
 from conquiet.errors import QueueError
 from conquiet.payload import Payload, encode_payload
 from conquiet.queue.backlog import BacklogStats, backlog_stats
-from conquiet.queue.config import QueueConfig, check_non_negative_int, check_positive_int
+from conquiet.queue.config import QueueConfig
 from conquiet.queue.connection import (
     AS_BYTES,
     REDIS_ERRORS,

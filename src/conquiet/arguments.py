@@ -1,0 +1,34 @@
+"""Refusals of arguments: each sentence names the argument and the value."""
+
+from __future__ import annotations
+
+
+def check_name(argument: str, value: object) -> None:
+    """Refuse what is no usable Redis name: not a string, empty, or not UTF-8."""
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be a str, not {value!r}")
+    if not value:
+        raise ValueError(f"{argument} must not be empty, got {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{argument} has a lone surrogate, which UTF-8 cannot carry: {value!r}") from error
+
+
+def check_positive_int(argument: str, value: object) -> None:
+    """Refuse everything but an int above zero; `True` is no number here."""
+    _check_int(argument, value)
+    if value <= 0:  # type: ignore[operator]  # an int since the line above
+        raise ValueError(f"{argument} must be a positive int, got {value!r}")
+
+
+def check_non_negative_int(argument: str, value: object) -> None:
+    """Refuse everything but an int of zero or more; `True` is no number here."""
+    _check_int(argument, value)
+    if value < 0:  # type: ignore[operator]  # an int since the line above
+        raise ValueError(f"{argument} must be zero or a positive int, got {value!r}")
+
+
+def _check_int(argument: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{argument} must be an int, got {value!r}")

@@ -1,0 +1,308 @@
+"""DbSession: a commit that fails, or that the handler took away, is an error and never an ack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from sqlalchemy import Column, Engine, ForeignKey, Integer, Table, event, insert, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from conquiet import DbError, DbSession, DrainError, Inbox, QueueMessage, RedisStreamsQueue, drain
+from tests.with_databases.conftest import only_on
+from tests.with_databases.consuming import ConsumeOne, in_session, pending
+from tests.with_databases.servers import is_mariadb, kill, number_of
+from tests.with_databases.tables import accounts, effects, notes, write, write_id
+
+Work = Callable[[DbSession], object]
+
+#: With a constraint that is looked at when the transaction commits.
+transfers = Table(
+    "transfers",
+    accounts.metadata,
+    Column("account_id", Integer, ForeignKey(accounts.c.id, deferrable=True, initially="DEFERRED")),
+)
+
+
+@pytest.fixture
+def doom_commit(db: Engine) -> Work:
+    """Does what the database accepts at once, and refuses to commit."""
+    if is_mariadb(db):
+        # It has no deferred constraints: here the connection ends before the commit.
+        return lambda session: kill(db, number_of(session.connection))
+    if db.dialect.name == "sqlite":
+        event.listen(db, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON"))
+    transfers.create(db)
+    return lambda session: session.execute(insert(transfers), {"account_id": 404})
+
+
+@pytest.fixture
+def write_and_doom(doom_commit: Work) -> Work:
+    """Has an effect as well, which must be gone after the commit failed."""
+
+    def work(session: DbSession) -> None:
+        write(session, "gone")
+        doom_commit(session)
+
+    return work
+
+
+def write_kept(session: DbSession) -> None:
+    write(session, "kept")
+
+
+def test_failing_commit_is_a_db_error_with_its_cause(db: Engine, doom_commit: Work):
+    with pytest.raises(DbError, match="the transaction was not committed") as raised:
+        in_session(db, doom_commit)
+
+    assert isinstance(raised.value.__cause__, SQLAlchemyError)
+
+
+def test_failing_commit_leaves_nothing_behind(db: Engine, write_and_doom: Work):
+    with pytest.raises(DbError):
+        in_session(db, write_and_doom)
+
+    assert notes(db) == []
+
+
+def test_connection_goes_back_to_the_pool_after_a_failing_commit(db: Engine, doom_commit: Work):
+    with pytest.raises(DbError):
+        in_session(db, doom_commit)
+
+    assert db.pool.checkedout() == 0
+
+
+def test_next_session_works_after_a_failing_commit(db: Engine, doom_commit: Work):
+    with pytest.raises(DbError):
+        in_session(db, doom_commit)
+    in_session(db, write_kept)
+
+    assert notes(db) == ["kept"]
+
+
+def test_next_session_commits_nothing_of_one_whose_commit_failed(db: Engine, write_and_doom: Work):
+    with pytest.raises(DbError):
+        in_session(db, write_and_doom)
+    # The row for whose absence the commit was refused.
+    in_session(db, lambda session: session.execute(insert(accounts), {"id": 404, "balance": 0}))
+
+    assert notes(db) == []
+
+
+def test_connection_that_was_handed_in_serves_the_next_session_after_a_failing_commit(
+    db: Engine, write_and_doom: Work
+):
+    with db.connect() as connection:
+        with pytest.raises(DbError):
+            in_session(connection, write_and_doom)
+        in_session(connection, write_kept)
+
+    assert notes(db) == ["kept"]
+
+
+def test_interrupt_in_the_middle_of_the_commit_rolls_back(db: Engine):
+    @event.listens_for(db, "commit")
+    def interrupt(_connection):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        in_session(db, write_kept)
+
+    assert notes(db) == []
+
+
+def test_message_stays_pending_when_the_commit_fails(
+    db: Engine, write_and_doom: Work, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+):
+    valkey_queue.enqueue({})
+
+    with pytest.raises(DbError):
+        consume_one(valkey_queue, lambda _msg, session: write_and_doom(session), db)
+
+    assert (pending(valkey_queue), notes(db)) == (1, [])
+
+
+def test_message_is_handled_at_its_next_delivery_after_a_failing_commit(
+    db: Engine, write_and_doom: Work, valkey_queue: RedisStreamsQueue
+):
+    entry_id = valkey_queue.enqueue({})
+
+    with pytest.raises(DbError):
+        drain(valkey_queue, lambda _msg, session: write_and_doom(session), db, 1)
+    drain(valkey_queue, write_id, db, 1)
+
+    assert (pending(valkey_queue), notes(db)) == (0, [entry_id])
+
+
+def test_inbox_forgets_a_message_whose_commit_failed(
+    db: Engine, doom_commit: Work, valkey_queue: RedisStreamsQueue
+):
+    entry_id = valkey_queue.enqueue({})
+
+    with pytest.raises(DbError):
+        drain(valkey_queue, lambda _msg, session: doom_commit(session), db, 1, inbox=Inbox())
+    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+
+    assert (report.handled, report.skipped, notes(db)) == (1, 0, [entry_id])
+
+
+def test_drain_goes_on_after_a_failing_commit_if_asked_to(
+    db: Engine, doom_commit: Work, valkey_queue: RedisStreamsQueue
+):
+    def handler(msg: QueueMessage, session: DbSession) -> None:
+        write(session, msg.payload["name"])
+        if msg.payload["name"] == "second":
+            doom_commit(session)
+
+    valkey_queue.enqueue_many([{"name": "first"}, {"name": "second"}, {"name": "third"}])
+    with pytest.raises(DrainError) as raised:
+        drain(valkey_queue, handler, db, 3, on_error="continue")
+
+    assert (raised.value.report.handled, raised.value.report.failed) == (2, 1)
+    assert (pending(valkey_queue), notes(db)) == (1, ["first", "third"])
+
+
+@only_on("postgres", "mariadb")
+def test_connection_that_ends_within_the_block_is_an_error(db: Engine):
+    def work(session: DbSession) -> None:
+        write(session, "gone")
+        kill(db, number_of(session.connection))
+        write(session, "gone too")
+
+    with pytest.raises(SQLAlchemyError):
+        in_session(db, work)
+
+    assert (notes(db), db.pool.checkedout()) == ([], 0)
+
+
+def test_message_stays_pending_when_the_database_is_away(
+    unreachable: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+):
+    valkey_queue.enqueue({})
+
+    with pytest.raises(DbError):
+        consume_one(valkey_queue, write_id, unreachable)
+
+    assert pending(valkey_queue) == 1
+
+
+def test_database_that_is_away_is_a_db_error_with_an_inbox_too(
+    unreachable: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+):
+    valkey_queue.enqueue({})
+
+    with pytest.raises(DbError):
+        consume_one(valkey_queue, write_id, unreachable, Inbox())
+
+
+def test_commit_by_the_handler_is_refused(
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+):
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        write(session, "gone")
+        session.connection.commit()
+
+    valkey_queue.enqueue({})
+    with pytest.raises(DbError, match="a handler must not commit"):
+        consume_one(valkey_queue, handler, db)
+
+    assert (pending(valkey_queue), notes(db), db.pool.checkedout()) == (1, [], 0)
+
+
+def test_refused_commit_that_the_handler_swallows_is_not_acked(
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+):
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        write(session, "gone")
+        with suppress(DbError):
+            session.connection.commit()
+
+    valkey_queue.enqueue({})
+    with pytest.raises(DbError):
+        consume_one(valkey_queue, handler, db)
+
+    assert (pending(valkey_queue), notes(db)) == (1, [])
+
+
+def test_connection_that_was_handed_in_keeps_nothing_of_a_refused_commit(db: Engine):
+    def work(session: DbSession) -> None:
+        write(session, "gone")
+        session.connection.commit()
+
+    with db.connect() as connection:
+        with pytest.raises(DbError):
+            in_session(connection, work)
+        in_session(connection, write_kept)
+
+    assert notes(db) == ["kept"]
+
+
+def test_connection_that_was_handed_in_may_commit_after_the_block(db: Engine):
+    with db.connect() as connection:
+        in_session(connection, write_kept)
+        connection.execute(insert(effects), {"note": "by its owner"})
+        connection.commit()
+
+    assert notes(db) == ["by its owner", "kept"]
+
+
+@pytest.mark.parametrize("end", ["rollback", "close"])
+def test_handler_that_ends_the_transaction_itself_is_told(
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne, end: str
+):
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        write(session, "gone")
+        getattr(session.connection, end)()
+
+    valkey_queue.enqueue({})
+    with pytest.raises(DbError, match="the handler ended the transaction itself"):
+        consume_one(valkey_queue, handler, db)
+
+    assert (pending(valkey_queue), notes(db), db.pool.checkedout()) == (1, [], 0)
+
+
+def test_what_a_handler_writes_after_it_rolled_back_is_rolled_back_too(db: Engine):
+    def work(session: DbSession) -> None:
+        session.connection.rollback()
+        write(session, "gone")
+
+    with pytest.raises(DbError, match="ended the transaction itself"):
+        in_session(db, work)
+
+    assert notes(db) == []
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "rollback", " BEGIN", "Start Transaction", "END"])
+def test_transaction_statement_of_the_handler_is_refused_and_nothing_is_lost(
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne, statement: str
+):
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        write(session, "gone")
+        session.execute(text(statement))
+
+    entry_id = valkey_queue.enqueue({})
+    with pytest.raises(DbError, match="must not begin or end transactions"):
+        consume_one(valkey_queue, handler, db, Inbox())
+    drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+
+    assert (pending(valkey_queue), notes(db)) == (0, [entry_id])
+
+
+@only_on("mariadb")
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE more (n INT)", "TRUNCATE TABLE notes", "drop table notes"]
+)
+def test_statement_that_commits_implicitly_is_refused_and_nothing_is_lost(
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne, statement: str
+):
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        write(session, "gone")
+        session.execute(text(statement))
+
+    entry_id = valkey_queue.enqueue({})
+    with pytest.raises(DbError, match="would commit the handler's transaction"):
+        consume_one(valkey_queue, handler, db, Inbox())
+    drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+
+    assert (pending(valkey_queue), notes(db)) == (0, [entry_id])

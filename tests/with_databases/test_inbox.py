@@ -1,0 +1,265 @@
+"""Inbox: one row per handled message, in the transaction of its effects."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import redis
+from sqlalchemy import Engine, inspect, text
+
+from conquiet import DbError, DbSession, Inbox, QueueConsumer, QueueMessage, RedisStreamsQueue, drain
+from tests.with_databases.conftest import OpenQueue
+from tests.with_databases.consuming import ConsumeOne, in_session, pending, redeliver
+from tests.with_databases.tables import notes, write, write_id
+
+
+def record(db: Engine, inbox: Inbox, stream: str, group: str = "billing", entry_id: str = "1-1") -> bool:
+    with DbSession(db) as session:
+        return inbox.record(session, stream=stream, group=group, entry_id=entry_id)
+
+
+def has(db: Engine, inbox: Inbox, stream: str, group: str = "billing", entry_id: str = "1-1") -> bool:
+    with DbSession(db) as session:
+        return inbox.has(session, stream=stream, group=group, entry_id=entry_id)
+
+
+def grow_older(db: Engine, stream: str, age: timedelta) -> None:
+    statement = text("UPDATE conquiet_inbox SET handled_at_ms = handled_at_ms - :ms WHERE stream = :stream")
+    with db.begin() as connection:
+        connection.execute(statement, {"ms": age // timedelta(milliseconds=1), "stream": stream})
+
+
+@pytest.fixture
+def inbox(db: Engine) -> Inbox:
+    """An inbox whose table is there."""
+    made = Inbox()
+    made.create_table(db)
+    return made
+
+
+def test_redelivered_message_is_acked_without_its_handler(db: Engine, valkey_queue: RedisStreamsQueue):
+    entry_id = valkey_queue.enqueue({})
+    drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+
+    redeliver(valkey_queue)
+    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+
+    assert (report.handled, report.skipped) == (0, 1)
+    assert (pending(valkey_queue), notes(db)) == (0, [entry_id])
+
+
+def test_running_consumer_skips_a_redelivered_message_and_goes_on(
+    db: Engine, valkey_queue: RedisStreamsQueue
+):
+    consumer = QueueConsumer(valkey_queue)
+
+    def stop_at_the_last(msg: QueueMessage, session: DbSession) -> None:
+        write(session, msg.payload["name"])
+        if msg.payload["name"] == "last":
+            consumer.stop()
+
+    valkey_queue.enqueue({"name": "first"})
+    drain(valkey_queue, stop_at_the_last, db, 1, inbox=Inbox())
+    redeliver(valkey_queue)
+    valkey_queue.enqueue({"name": "last"})
+    consumer.run(handler=stop_at_the_last, engine=db, inbox=Inbox())
+
+    assert (pending(valkey_queue), notes(db)) == (0, ["first", "last"])
+
+
+def test_redelivered_message_is_handled_again_without_an_inbox(db: Engine, valkey_queue: RedisStreamsQueue):
+    entry_id = valkey_queue.enqueue({})
+    drain(valkey_queue, write_id, db, 1)
+
+    redeliver(valkey_queue)
+    drain(valkey_queue, write_id, db, 1)
+
+    assert notes(db) == [entry_id, entry_id]
+
+
+def test_failed_message_is_handled_at_its_next_delivery(
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+):
+    def failing(_msg: QueueMessage, session: DbSession) -> None:
+        write(session, "gone")
+        raise ValueError("failed")
+
+    entry_id = valkey_queue.enqueue({})
+    with pytest.raises(ValueError, match="failed"):
+        consume_one(valkey_queue, failing, db, Inbox())
+    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+
+    assert (report.handled, report.skipped, notes(db)) == (1, 0, [entry_id])
+
+
+def test_failed_message_is_handled_at_its_next_delivery_even_if_its_handler_committed(
+    db: Engine, valkey_queue: RedisStreamsQueue
+):
+    def failing(_msg: QueueMessage, session: DbSession) -> None:
+        session.connection.commit()
+        raise ValueError("failed")
+
+    entry_id = valkey_queue.enqueue({})
+    with pytest.raises((DbError, ValueError)):
+        drain(valkey_queue, failing, db, 1, inbox=Inbox())
+    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+
+    assert (report.handled, report.skipped, notes(db)) == (1, 0, [entry_id])
+
+
+def test_message_is_in_the_inbox_after_its_commit(db: Engine, inbox: Inbox, valkey_queue: RedisStreamsQueue):
+    entry_id = valkey_queue.enqueue({})
+
+    before = has(db, inbox, valkey_queue.config.stream_key, entry_id=entry_id)
+    drain(valkey_queue, write_id, db, 1, inbox=inbox)
+    after = has(db, inbox, valkey_queue.config.stream_key, entry_id=entry_id)
+
+    assert (before, after) == (False, True)
+
+
+def test_message_of_a_failed_transaction_is_not_in_the_inbox(db: Engine, inbox: Inbox):
+    def work(session: DbSession) -> None:
+        inbox.record(session, stream="orders", group="billing", entry_id="1-1")
+        raise ValueError("failed")
+
+    with pytest.raises(ValueError, match="failed"):
+        in_session(db, work)
+
+    assert not has(db, inbox, "orders")
+
+
+def test_same_message_of_another_group_is_handled(db: Engine, open_queue: OpenQueue):
+    queues = [open_queue(group="billing"), open_queue(group="shipping")]
+    entry_id = queues[0].enqueue({})
+
+    reports = [drain(queue, write_id, db, 1, inbox=Inbox()) for queue in queues]
+
+    assert [report.handled for report in reports] == [1, 1]
+    assert notes(db) == [entry_id, entry_id]
+
+
+def test_same_id_of_another_stream_is_handled(
+    db: Engine, open_queue: OpenQueue, valkey: redis.Redis, stream: str
+):
+    queues = [open_queue(name=stream), open_queue(name=f"{stream}:other")]
+    for queue in queues:
+        valkey.xadd(queue.config.stream_key, {"data": "{}"}, id="1-1")
+
+    reports = [drain(queue, write_id, db, 1, inbox=Inbox()) for queue in queues]
+
+    assert [report.handled for report in reports] == [1, 1]
+
+
+def test_same_message_of_another_namespace_is_handled(db: Engine, valkey_queue: RedisStreamsQueue):
+    entry_id = valkey_queue.enqueue({})
+    drain(valkey_queue, write_id, db, 1, inbox=Inbox(namespace="one server"))
+
+    redeliver(valkey_queue)
+    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox(namespace="another server"))
+
+    assert (report.handled, notes(db)) == (1, [entry_id, entry_id])
+
+
+def test_second_record_of_the_same_message_is_false(db: Engine, inbox: Inbox):
+    with DbSession(db) as session:
+        first = inbox.record(session, stream="orders", group="billing", entry_id="1-1")
+        with session.connection.begin_nested() as savepoint:
+            second = inbox.record(session, stream="orders", group="billing", entry_id="1-1")
+            savepoint.rollback()
+
+    assert (first, second) == (True, False)
+
+
+@pytest.mark.parametrize("other", ["Orders", "orders ", "örders"])
+def test_names_that_a_collation_takes_for_equal_are_different_messages(db: Engine, inbox: Inbox, other: str):
+    recorded = [record(db, inbox, "orders"), record(db, inbox, other), record(db, inbox, "x", other)]
+
+    assert recorded == [True, True, True]
+
+
+@pytest.mark.parametrize(("stream", "group"), [("a", "b:c"), ("a:b", ":c")])
+def test_names_that_differ_in_where_a_colon_stands_are_different_messages(
+    db: Engine, inbox: Inbox, stream: str, group: str
+):
+    record(db, inbox, "a:b:", "c")
+
+    assert record(db, inbox, stream, group)
+
+
+@pytest.mark.parametrize("name", ["s" * 1000, "orders-🦀-" * 50, "naïve ключ 鍵"])
+def test_message_of_a_long_or_exotic_stream_is_handled_once(
+    db: Engine, open_queue: OpenQueue, stream: str, name: str
+):
+    queue = open_queue(name=f"{stream}:{name}", group=name)
+    entry_id = queue.enqueue({})
+
+    drain(queue, write_id, db, 1, inbox=Inbox())
+    redeliver(queue)
+    report = drain(queue, write_id, db, 1, inbox=Inbox())
+
+    assert (report.skipped, notes(db)) == (1, [entry_id])
+
+
+def test_purge_forgets_only_what_is_older(db: Engine, inbox: Inbox):
+    for stream in ("old", "young"):
+        record(db, inbox, stream)
+    grow_older(db, "old", timedelta(hours=1))
+
+    purged = inbox.purge(db, timedelta(minutes=59))
+
+    assert (purged, has(db, inbox, "old"), has(db, inbox, "young")) == (1, False, True)
+
+
+def test_purge_of_any_age_forgets_everything_before_now(db: Engine, inbox: Inbox):
+    for stream in ("old", "older"):
+        record(db, inbox, stream)
+        grow_older(db, stream, timedelta(milliseconds=1))
+
+    purged = inbox.purge(db, timedelta(0))
+
+    assert (purged, has(db, inbox, "old"), has(db, inbox, "older")) == (2, False, False)
+
+
+def test_purged_message_is_handled_again(db: Engine, inbox: Inbox, valkey_queue: RedisStreamsQueue):
+    entry_id = valkey_queue.enqueue({})
+    drain(valkey_queue, write_id, db, 1, inbox=inbox)
+    grow_older(db, valkey_queue.config.stream_key, timedelta(hours=1))
+
+    inbox.purge(db, timedelta(minutes=59))
+    redeliver(valkey_queue)
+    drain(valkey_queue, write_id, db, 1, inbox=inbox)
+
+    assert notes(db) == [entry_id, entry_id]
+
+
+def test_purge_of_an_empty_inbox_forgets_nothing(db: Engine, inbox: Inbox):
+    assert inbox.purge(db, timedelta(0)) == 0
+
+
+def test_purge_refuses_a_negative_age(db: Engine, inbox: Inbox):
+    record(db, inbox, "orders")
+
+    with pytest.raises(ValueError, match="older_than must not be negative"):
+        inbox.purge(db, timedelta(milliseconds=-1))
+
+    assert has(db, inbox, "orders")
+
+
+def test_table_is_created_before_the_first_message(
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+):
+    entry_id = valkey_queue.enqueue({})
+
+    consume_one(valkey_queue, write_id, db, Inbox(table="made_in_time"))
+
+    assert inspect(db).has_table("made_in_time")
+    assert notes(db) == [entry_id]
+
+
+def test_inboxes_of_two_tables_know_nothing_of_each_other(db: Engine, inbox: Inbox):
+    other = Inbox(table="other_inbox")
+    other.create_table(db)
+    record(db, inbox, "orders")
+
+    assert not has(db, other, "orders")
