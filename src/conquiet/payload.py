@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 
 Payload = dict[str, Any]
 
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+
 
 def encode_payload(payload: Payload) -> bytes:
     """Encode a payload, refusing whatever would not come back equal.
@@ -19,7 +21,8 @@ def encode_payload(payload: Payload) -> bytes:
     if not isinstance(payload, dict):
         raise TypeError(f"payload must be a dict, not {type(payload).__name__}: {payload!r:.100}")
     try:
-        _refuse_lossy(payload, "payload")
+        if _is_lossy(payload):
+            _refuse_lossy(payload, "payload")
         return _encode(payload).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"payload has a lone surrogate, which UTF-8 cannot carry: {error}") from error
@@ -50,18 +53,30 @@ def decode_payload(data: bytes) -> Payload:
     return payload
 
 
+def _is_lossy(value: Any) -> bool:
+    # The encoder itself refuses everything else; keys and tuples it would change without a word.
+    kind = type(value)
+    if kind is dict or isinstance(value, dict):
+        for key, item in value.items():
+            if type(key) is not str and not isinstance(key, str):
+                return True
+            if type(item) not in _SCALARS and _is_lossy(item):
+                return True
+        return False
+    if kind is list or isinstance(value, list):
+        return any(type(item) not in _SCALARS and _is_lossy(item) for item in value)
+    return isinstance(value, tuple)
+
+
 def _refuse_lossy(value: Any, path: str) -> None:
-    # The encoder itself refuses everything else; these two it would change without a word.
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise TypeError(f"{path} has the key {key!r}, which is no string")
-            if not isinstance(item, (str, int, float, type(None))):
-                _refuse_lossy(item, f"{path}[{key!r}]")
+            _refuse_lossy(item, f"{path}[{key!r}]")
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            if not isinstance(item, (str, int, float, type(None))):
-                _refuse_lossy(item, f"{path}[{index}]")
+            _refuse_lossy(item, f"{path}[{index}]")
     elif isinstance(value, tuple):
         raise TypeError(f"{path} is a tuple, which would come back as a list: {value!r:.100}")
 

@@ -31,10 +31,9 @@ _MYSQL_COMMITS = re.compile(
 )
 
 _watched: WeakSet[Engine] = WeakSet()
-#: A DbSession is open on these.
-_open: WeakSet[Connection] = WeakSet()
-#: The database undid the transaction of these.
-_undone: WeakSet[Connection] = WeakSet()
+#: The ids of connections on which a DbSession is open, and whether the database undid its transaction. Asked
+#: for every statement, so it is a plain dict; `end_guarded` always follows.
+_open: dict[int, bool] = {}
 
 
 def begin_guarded(connection: Connection) -> None:
@@ -44,19 +43,18 @@ def begin_guarded(connection: Connection) -> None:
         DbError: the engine is in AUTOCOMMIT mode, where a rollback undoes nothing.
     """
     _watch(connection.engine)
-    _undone.discard(connection)
     _ensure_transaction(connection)
-    _open.add(connection)
+    _open[id(connection)] = False
 
 
 def end_guarded(connection: Connection) -> None:
     """Let the connection commit again: at the end of a DbSession, whichever way it ends."""
-    _open.discard(connection)
+    _open.pop(id(connection), None)
 
 
 def is_undone(connection: Connection) -> bool:
     """Whether a commit now would commit less than the handler wrote."""
-    if connection in _undone:
+    if _open.get(id(connection), False):
         return True
     if connection.dialect.name != "postgresql":
         return False
@@ -108,12 +106,12 @@ def _ensure_transaction(connection: Connection) -> None:
 
 
 def _refuse_commit(connection: Connection) -> None:
-    if connection in _open:
+    if id(connection) in _open:
         raise DbError("a handler must not commit: its DbSession does, when the handler returns")
 
 
 def _refuse_end(connection: Connection, _cursor: object, statement: str, *_rest: object) -> None:
-    if connection not in _open:
+    if id(connection) not in _open:
         return
     if _ENDS_TRANSACTION.match(statement):
         raise DbError(f"a handler must not begin or end transactions: {statement:.60}")
@@ -123,7 +121,7 @@ def _refuse_end(connection: Connection, _cursor: object, statement: str, *_rest:
 
 def _note_undone(context: ExceptionContext) -> None:
     connection, error = context.connection, context.original_exception
-    if connection is None or context.is_disconnect:
+    if connection is None or context.is_disconnect or id(connection) not in _open:
         return
     if isinstance(error, sqlite3.Error):
         # A full disk, ON CONFLICT ROLLBACK and others: there was a transaction, and now there is none.
@@ -131,4 +129,4 @@ def _note_undone(context: ExceptionContext) -> None:
     else:
         has_undone = context.dialect.name in ("mysql", "mariadb") and error.args[:1] in _MYSQL_UNDOES_ALL
     if has_undone:
-        _undone.add(connection)
+        _open[id(connection)] = True

@@ -36,6 +36,7 @@ class DbSession:
         self._transaction: RootTransaction | None = None
         self._orm: Session | None = None
         self._is_used = False
+        self._is_committed = False
         self._has_orm_rolled_back = False
 
     @property
@@ -113,6 +114,7 @@ class DbSession:
                 )
             end_guarded(self.connection)
             self._transaction.commit()
+            self._is_committed = True
         except SQLAlchemyError as error:
             raise DbError(f"the transaction was not committed: {error}") from error
 
@@ -126,7 +128,7 @@ class DbSession:
         if connection is None:
             return
         end_guarded(connection)
-        if not connection.closed:
+        if not self._is_committed and not connection.closed:
             roll_back(connection)
         if connection is not self._bind:
             connection.close()

@@ -42,13 +42,13 @@ def queue_error(operation: str, cause: Exception, *, stream: str, group: str | N
     return QueueError(operation, stream=stream, group=group, reason=f"{type(cause).__name__}: {cause}")
 
 
-def add_entries(client: Client, entries: Iterable[tuple[bytes, bytes]]) -> list[bytes | Exception]:
+def add_entries(client: Client, entries: Iterable[tuple[bytes, bytes]]) -> list[str | Exception]:
     """Add encoded payloads to their streams in order, in one round trip; an id or an error for each."""
     pipeline = client.pipeline(transaction=False)
     for stream, data in entries:
-        pipeline.execute_command("XADD", stream, "*", "data", data, **AS_BYTES)
-    replies: list[bytes | Exception] = pipeline.execute(raise_on_error=False)
-    return replies
+        pipeline.execute_command("XADD", stream, "*", "data", data)
+    replies: list[bytes | str | Exception] = pipeline.execute(raise_on_error=False)
+    return [reply.decode() if isinstance(reply, bytes) else reply for reply in replies]
 
 
 def open_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Client:

@@ -87,7 +87,7 @@ class RedisStreamsQueue:
         for start in range(0, len(encoded), batch_size):
             with self._visible("XADD"):
                 replies = add_entries(self._view, encoded[start : start + batch_size])
-            ids += [reply.decode() for reply in replies if isinstance(reply, bytes)]
+            ids += [reply for reply in replies if isinstance(reply, str)]
             for reply in replies:
                 if isinstance(reply, Exception):
                     operation = f"XADD of {len(encoded)} messages, {len(ids)} were added,"

@@ -1,0 +1,55 @@
+"""`enqueue` and `enqueue_many` next to redis-py's own calls."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.measurement import Comparison, Measurement
+from benchmarks.workload import Workload, empty_stream
+
+_PIPELINE_SIZE = 1_000
+
+
+def enqueue_each(work: Workload) -> None:
+    for payload in work.payloads:
+        work.queue.enqueue(payload)
+
+
+def xadd_each(work: Workload) -> None:
+    client, stream = work.client, work.stream
+    for payload in work.payloads:
+        client.xadd(stream, {"data": json.dumps(payload)})
+
+
+def enqueue_all(work: Workload) -> None:
+    work.queue.enqueue_many(work.payloads, batch_size=_PIPELINE_SIZE)
+
+
+def xadd_in_pipelines(work: Workload) -> None:
+    for start in range(0, work.messages, _PIPELINE_SIZE):
+        pipeline = work.client.pipeline(transaction=False)
+        for payload in work.payloads[start : start + _PIPELINE_SIZE]:
+            pipeline.xadd(work.stream, {"data": json.dumps(payload)})
+        pipeline.execute()
+
+
+MEASUREMENTS: list[Measurement] = [
+    Comparison(
+        name="enqueue / client.xadd",
+        prepare=empty_stream,
+        raw=xadd_each,
+        ours=enqueue_each,
+        messages=50,
+        bar=0.9,
+        rounds=250,
+    ),
+    Comparison(
+        name="enqueue_many / pipelines of 1,000",
+        prepare=empty_stream,
+        raw=xadd_in_pipelines,
+        ours=enqueue_all,
+        messages=_PIPELINE_SIZE,
+        bar=0.8,
+        rounds=75,
+    ),
+]
