@@ -100,6 +100,21 @@ def test_a_server_that_is_still_loading_is_visible(tmp_path):
 # TLS
 
 
+def key_usage(*, is_authority: bool) -> x509.KeyUsage:
+    """What Python 3.13 wants to see in a certificate."""
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
 def certificate(name: str, *, issuer=None):
     """A key and a certificate for 127.0.0.1, signed by the issuer or by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -115,6 +130,7 @@ def certificate(name: str, *, issuer=None):
         .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(key_usage(is_authority=issuer is None), critical=True)
         .add_extension(
             x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
         )
