@@ -29,6 +29,14 @@ def check_non_negative_int(argument: str, value: object) -> None:
         raise ValueError(f"{argument} must be zero or a positive int, got {value!r}")
 
 
+def check_positive_seconds(argument: str, value: object) -> None:
+    """Refuse everything but a finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{argument} must be a number of seconds, got {value!r}")
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{argument} must be finite and above 0, got {value!r}")
+
+
 def _check_int(argument: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{argument} must be an int, got {value!r}")

@@ -6,6 +6,7 @@ ConquietError
 ├── TopicError                  a topic is not there, is there with other partitions, or would shrink
 ├── LeaseLostError              a partition changed hands; what was to be settled was not
 ├── DbError                     a transaction could not be opened or committed; nothing was acked
+│   └── CommitUnknownError      the link was lost in the middle of a commit
 ├── DrainError                  a drain ended with failed messages; `report`, `failures`
 └── EmbeddedServerError         the private server could not be found, started or stopped
 """
@@ -19,7 +20,11 @@ from typing import Any
 
 
 class ConquietError(Exception):
-    """The root of every error that conquiet itself raises."""
+    """The root of every error that conquiet itself raises; orchestrators move them between processes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The constructors take facts, not the sentence that pickle would call them with.
+        return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class QueueError(ConquietError):
@@ -105,6 +110,10 @@ class DbError(ConquietError):
     """The transaction was not committed as asked; the message it belongs to must not be acked."""
 
 
+class CommitUnknownError(DbError):
+    """The connection was lost while the commit was on its way: it may have been made, or not."""
+
+
 @dataclass(frozen=True, slots=True)
 class DrainFailure:
     """One message that a drain read and could not handle; it is still pending."""
@@ -127,7 +136,7 @@ class DrainError(ConquietError):
         first = self.failures[0]
         super().__init__(
             f"{len(self.failures)} messages of stream {stream!r} failed for group {group!r} and are pending; "
-            f"the first is {first.id}: {type(first.error).__name__}: {first.error}"
+            f"the first is {first.id}: {text_of(first.error)}"
         )
 
 
@@ -138,6 +147,21 @@ class EmbeddedServerError(ConquietError):
         self.facts = dict(facts or {})
         shown = "".join(f"\n  {name}: {value}" for name, value in self.facts.items())
         super().__init__(problem + shown)
+
+
+def _rebuilt(kind: type[ConquietError], args: tuple[Any, ...], facts: dict[str, Any]) -> ConquietError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+def text_of(error: BaseException) -> str:
+    """Type and sentence of any exception, even of one whose own `__str__` fails."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 -- the user's class
+        return type(error).__name__
 
 
 def _shown(fields: Sequence[tuple[bytes, bytes]], limit: int = 200) -> str:

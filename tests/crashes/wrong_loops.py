@@ -57,7 +57,7 @@ def record_after_commit(site: Site) -> None:
 def remove_before_publish(site: Site) -> None:
     """A crash in between loses the outbox message."""
     with DbSession(site.engine) as session:
-        [row] = site.outbox.oldest(session, limit=1)
+        [row] = site.outbox.lock_oldest(session, limit=1)
         site.outbox.remove(session, [row.id])
     site.client.xadd(row.stream, {"data": row.data})
 

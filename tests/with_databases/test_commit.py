@@ -53,7 +53,7 @@ def write_kept(session: DbSession) -> None:
 
 
 def test_failing_commit_is_a_db_error_with_its_cause(db: Engine, doom_commit: Work):
-    with pytest.raises(DbError, match="the transaction was not committed") as raised:
+    with pytest.raises(DbError, match=r"was not committed|middle of the commit") as raised:
         in_session(db, doom_commit)
 
     assert isinstance(raised.value.__cause__, SQLAlchemyError)
@@ -306,3 +306,31 @@ def test_statement_that_commits_implicitly_is_refused_and_nothing_is_lost(
     drain(valkey_queue, write_id, db, 1, inbox=Inbox())
 
     assert (pending(valkey_queue), notes(db)) == (0, [entry_id])
+
+
+@pytest.mark.parametrize("statement", ["/* service */ COMMIT", "-- why\nCOMMIT", "; commit"])
+def test_end_behind_a_comment_is_refused(db: Engine, valkey_queue: RedisStreamsQueue, statement: str):
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        write(session, "gone")
+        session.execute(text(statement))
+
+    valkey_queue.enqueue({})
+    with pytest.raises(DbError, match="must not begin or end transactions"):
+        drain(valkey_queue, handler, db, 1, inbox=Inbox())
+
+    assert (pending(valkey_queue), notes(db)) == (1, [])
+
+
+def test_message_whose_handler_committed_past_the_guard_and_failed_is_handled_again(
+    db: Engine, valkey_queue: RedisStreamsQueue
+):
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        session.connection.connection.commit()
+        raise ValueError("failed")
+
+    entry_id = valkey_queue.enqueue({})
+    with pytest.raises(ValueError, match="failed"):
+        drain(valkey_queue, handler, db, 1, inbox=Inbox())
+    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+
+    assert (report.handled, report.skipped, notes(db)) == (1, 0, [entry_id])

@@ -101,7 +101,7 @@ def test_oldest_rows_come_first(db: Engine, outbox: Outbox):
             outbox.enqueue(session, "orders", {"n": number})
 
     with DbSession(db) as session:
-        rows = outbox.oldest(session, 3)
+        rows = outbox.lock_oldest(session, 3)
 
     assert [row.data for row in rows] == [encode_payload({"n": number}) for number in range(3)]
 
@@ -112,7 +112,7 @@ def test_removed_rows_wait_no_more(db: Engine, outbox: Outbox):
             outbox.enqueue(session, "orders", {"n": number})
 
     with DbSession(db) as session:
-        outbox.remove(session, [row.id for row in outbox.oldest(session, 2)])
+        outbox.remove(session, [row.id for row in outbox.lock_oldest(session, 2)])
 
     assert outbox.waiting(db) == 1
 
@@ -128,12 +128,12 @@ def test_removing_no_rows_removes_nothing(db: Engine, outbox: Outbox):
 def test_id_of_a_removed_row_is_not_given_again(db: Engine, outbox: Outbox):
     with DbSession(db) as session:
         outbox.enqueue(session, "orders", {})
-        [first] = outbox.oldest(session, 1)
+        [first] = outbox.lock_oldest(session, 1)
         outbox.remove(session, [first.id])
 
     with DbSession(db) as session:
         outbox.enqueue(session, "orders", {})
-        [second] = outbox.oldest(session, 1)
+        [second] = outbox.lock_oldest(session, 1)
 
     assert second.id > first.id
 

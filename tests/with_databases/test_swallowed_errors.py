@@ -16,7 +16,7 @@ from tests.with_databases.servers import await_lock_wait, kill, number_of
 from tests.with_databases.tables import accounts, add_accounts, balances, effects, notes, write, write_id
 from tests.with_databases.threads import Running, await_event
 
-UNDONE = "went on after an error by which the database undid its transaction"
+UNDONE = "ended or undone before its commit"
 
 
 def add_clashing_account(session: DbSession, how: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from concurrent.futures import Future
 
 import pytest
 from sqlalchemy import insert, select
@@ -390,3 +391,91 @@ def test_two_drains_at_a_time_share_the_messages(make_queue, engine, client, str
 
     assert sorted(handled) == sorted(ids)
     assert pending(client, stream) == {}
+
+
+def test_malformed_entries_use_up_no_limit_of_their_neighbours(make_queue, engine, client, stream):
+    queue = make_queue()
+    for _ in range(3):
+        client.xadd(stream, {"other": "1"})
+    ids = queue.enqueue_many([{"n": n} for n in range(3)])
+
+    with pytest.raises(DrainError) as caught:
+        drain(queue, write_effect, engine, 3, on_error="continue", max_failures=1, idle_ms=50)
+
+    assert effect_ids(engine) == ids
+    assert (caught.value.report.handled, caught.value.report.failed) == (3, 3)
+
+
+def test_own_messages_that_fail_each_time_are_quarantined_if_asked(make_queue, engine, client, stream):
+    queue = make_queue()
+    queue.enqueue({"n": 1})
+    for _ in range(2):
+        with pytest.raises(ValueError, match="order 1"):
+            drain(queue, fail_on(1), engine, 1, max_deliveries=2)
+
+    report = drain(queue, fail_on(1), engine, 1, max_deliveries=2)
+
+    assert (report.quarantined, pending(client, stream)) == (1, {})
+
+
+def test_a_queue_is_drained_once_at_a_time(make_queue, engine):
+    queue = make_queue()
+    queue.enqueue_many([{"n": n} for n in range(2)])
+
+    def handler(msg, session):
+        drain(queue, write_effect, engine, 10)
+
+    with pytest.raises(RuntimeError, match="draining already"):
+        drain(queue, handler, engine, 10)
+
+    assert effect_ids(engine) == []
+
+
+def test_an_exception_that_takes_no_notes_leaves_as_it_is(make_queue, engine):
+    class Stubborn(Exception):  # noqa: N818 -- a user's
+        def __str__(self) -> str:
+            raise RuntimeError
+
+        def add_note(self, note):
+            raise RuntimeError
+
+    def handler(msg, session):
+        raise Stubborn
+
+    queue = make_queue()
+    queue.enqueue({"n": 1})
+
+    with pytest.raises(Stubborn):
+        drain(queue, handler, engine, 1)
+
+
+@pytest.mark.parametrize("kind", ["async generator", "future"])
+def test_a_result_that_may_not_have_run_is_never_acked(make_queue, engine, client, stream, kind):
+    async def steps(msg, session):
+        yield
+
+    queue = make_queue()
+    ids = [queue.enqueue({"n": 1})]
+    handlers = {
+        "async generator": lambda msg, session: steps(msg, session),
+        "future": lambda msg, session: Future(),
+    }
+
+    with pytest.raises(TypeError, match="may not have run"):
+        drain(queue, handlers[kind], engine, 1)
+
+    assert list(pending(client, stream)) == ids
+
+
+def test_options_that_a_handler_sets_on_its_connection_end_with_its_message(make_queue, engine):
+    queue = make_queue()
+    queue.enqueue_many([{"n": n} for n in range(2)])
+    seen = []
+
+    def handler(msg, session):
+        seen.append(session.connection.get_execution_options().get("tenant"))
+        session.connection.execution_options(tenant=msg.payload["n"])
+
+    drain(queue, handler, engine, 2)
+
+    assert seen == [None, None]

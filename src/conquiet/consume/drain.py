@@ -9,7 +9,6 @@ from sqlalchemy import Engine
 
 from conquiet.consume.handling import Handler, MessageHandling
 from conquiet.consume.loop import DrainLimits, DrainLoop
-from conquiet.consume.quarantine import quarantine_stream
 from conquiet.consume.report import DrainReport
 from conquiet.consume.sources import NewMessages, StaleMessages
 from conquiet.db import Inbox
@@ -26,6 +25,8 @@ def drain(
     idle_ms: int = 1_000,
     on_error: Literal["raise", "continue"] = "raise",
     max_failures: int | None = None,
+    max_deliveries: int | None = None,
+    quarantine_to: str | None = None,
     inbox: Inbox | None = None,
     batch_size: int = 100,
     should_stop: Callable[[], bool] | None = None,
@@ -41,7 +42,8 @@ def drain(
         on_error: "raise" stops at the first failing message and raises its error with the report as
             `drain_report`; "continue" goes on and raises one `DrainError` at the end. A malformed entry never
             stops a drain: it counts as failed, and the drain ends with a `DrainError`.
-        max_failures: with "continue", how many failures end the drain.
+        max_failures: with "continue", how many failed messages end the drain.
+        max_deliveries: as in `drain_stale`; without it, what fails each time is taken first each time.
         inbox: skip the handler of messages that were handled before.
         batch_size: the most that one read asks for; slow handlers make it smaller.
         should_stop: asked between messages.
@@ -53,6 +55,8 @@ def drain(
         max_failures=max_failures,
         batch_size=batch_size,
         should_stop=should_stop,
+        max_deliveries=max_deliveries,
+        quarantine_to=quarantine_to,
     )
     source = NewMessages(queue, idle_ms=idle_ms)
     with MessageHandling(handler, engine, inbox) as handling:
@@ -91,7 +95,7 @@ def drain_stale(
         batch_size=batch_size,
         should_stop=should_stop,
         max_deliveries=max_deliveries,
-        quarantine_to=quarantine_to or quarantine_stream(queue.config.stream_key),
+        quarantine_to=quarantine_to,
     )
     source = StaleMessages(queue, queue.config.claim_idle_ms if min_idle_ms is None else min_idle_ms)
     with MessageHandling(handler, engine, inbox) as handling:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from enum import Enum
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from conquiet.db import DbSession, Inbox
-from conquiet.errors import DbError
+from conquiet.errors import CommitUnknownError, ConquietError, DbError
 from conquiet.queue import QueueMessage
 
 Handler = Callable[[QueueMessage, DbSession], None]
@@ -38,24 +39,35 @@ class MessageHandling:
         check_handler(handler)
         if not isinstance(engine, Engine):
             raise TypeError(f"engine must be a SQLAlchemy Engine, not {engine!r}")
+        if inbox is not None and not isinstance(inbox, Inbox):
+            raise TypeError(f"inbox must be an Inbox or None, not {inbox!r}")
         if inbox is not None:
             inbox.create_table(engine)
         self._handler = handler
         self._engine = engine
         self._inbox = inbox
         self._connection: Connection | None = None
+        self._options: Mapping[str, Any] = {}
+        #: The inbox row that the current handling has written.
+        self._delivery: str | None = None
 
     def handle(self, msg: QueueMessage) -> Outcome:
-        """Handle and commit; whatever is raised, nothing was committed and the message must stay pending."""
+        """Handle and commit; whatever is raised, the message must stay pending.
+
+        A lost link in the middle of a commit leaves open whether it was committed.
+        """
+        self._delivery = None
         try:
             with DbSession(self._connected()) as session:
                 self._record(msg, session)
                 refuse_unfinished(self._handler(msg, session))
         except _FoundInInboxError as found:
             return self._confirmed(msg, found)
-        except BaseException:
+        except BaseException as error:
             self.release()
+            self._take_back(msg, error)
             raise
+        self._release_if_changed()
         return Outcome.HANDLED
 
     def release(self) -> None:
@@ -76,6 +88,7 @@ class MessageHandling:
         if self._connection is None:
             try:
                 self._connection = self._engine.connect()
+                self._options = self._connection.get_execution_options()
             except SQLAlchemyError as error:
                 raise DbError(f"no connection to the database: {error}") from error
         return self._connection
@@ -83,8 +96,27 @@ class MessageHandling:
     def _record(self, msg: QueueMessage, session: DbSession) -> None:
         if self._inbox is None:
             return
-        if not self._inbox.record(session, stream=msg.stream, group=msg.group, entry_id=msg.id):
+        self._delivery = self._inbox.record(session, stream=msg.stream, group=msg.group, entry_id=msg.id)
+        if self._delivery is None:
             raise _FoundInInboxError
+
+    def _take_back(self, msg: QueueMessage, error: BaseException) -> None:
+        # Rolled back with the rest, unless the handler found a way to commit: then its redelivery must not be
+        # skipped. A commit that failed half-way may have been made after all; then the row is true and stays.
+        if self._inbox is None or self._delivery is None or isinstance(error, CommitUnknownError):
+            return
+        place = {"stream": msg.stream, "group": msg.group, "entry_id": msg.id}
+        try:
+            with DbSession(self._engine) as session:
+                self._inbox.take_back(session, self._delivery, **place)
+        except (ConquietError, SQLAlchemyError) as also:
+            error.add_note(f"and the inbox could not be checked for a row of {msg.id}: {also}")
+
+    def _release_if_changed(self) -> None:
+        # A handler may have set options on the connection, such as a schema; they are not the next message's.
+        connection = self._connection
+        if connection is not None and connection.get_execution_options() != self._options:
+            self.release()
 
     def _confirmed(self, msg: QueueMessage, found: Exception) -> Outcome:
         # The insert was refused; only a committed row says that the message is done.
@@ -100,6 +132,7 @@ class _FoundInInboxError(Exception):
 
 
 def check_handler(handler: object) -> None:
+    """Refuse what would do nothing when it is called."""
     if not callable(handler):
         raise TypeError(f"handler must be callable as handler(msg, session), got {handler!r}")
     call = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
@@ -113,8 +146,11 @@ def check_handler(handler: object) -> None:
 
 
 def refuse_unfinished(result: object) -> None:
-    # A coroutine or generator has done nothing yet: to commit and ack now would lose the message.
-    if result is not None and (inspect.isawaitable(result) or inspect.isgenerator(result)):
-        if inspect.iscoroutine(result) or inspect.isgenerator(result):
-            result.close()
+    """Refuse what a handler returned if it has not run yet: to commit and ack now would lose the message."""
+    if result is None:
+        return
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()
         raise TypeError(f"handler returned {result!r}, which has not run yet")
+    if inspect.isawaitable(result) or inspect.isasyncgen(result) or isinstance(result, Future):
+        raise TypeError(f"handler returned {result!r}, which may not have run yet")

@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from conquiet.arguments import check_positive_int
+from conquiet.arguments import check_positive_int, check_positive_seconds
 from conquiet.consume.handling import MessageHandling
 from conquiet.consume.quarantine import quarantine
 from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.sources import Source
 from conquiet.errors import ConquietError, DrainError, DrainFailure, MalformedEntry, MalformedEntryError
 from conquiet.queue import QueueMessage, RedisStreamsQueue
-from conquiet.queue.message import Delivery
+from conquiet.queue.message import Delivery, entry_id_order
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ class DrainLimits:
         for name in ("max_failures", "max_deliveries"):
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
-        if self.max_duration_s is not None and not self.max_duration_s > 0:
-            raise ValueError(f"max_duration_s must be above 0, got {self.max_duration_s!r}")
+        if self.max_duration_s is not None:
+            check_positive_seconds("max_duration_s", self.max_duration_s)
         if self.on_error not in ("raise", "continue"):
             raise ValueError(f"on_error must be 'raise' or 'continue', got {self.on_error!r}")
 
@@ -72,6 +72,9 @@ class DrainLoop:
         self._first_id: str | None = None
         self._last_id: str | None = None
         self._failures: list[DrainFailure] = []
+        #: Of what is no message: such entries must not use up the limits of their neighbours.
+        self._malformed_read = 0
+        self._malformed_failed = 0
         #: Read and not begun.
         self._held: deque[QueueMessage] = deque()
         self._held_since = 0.0
@@ -83,8 +86,9 @@ class DrainLoop:
     def run(self) -> DrainReport:
         """Drain until a limit is reached, the source ends, or an error leaves."""
         try:
-            stopped_by = self._loop()
-            self._let_go()
+            with self._queue.exclusive():
+                stopped_by = self._loop()
+                self._let_go()
         except BaseException as error:
             self._let_go_after(error)
             raise
@@ -98,7 +102,7 @@ class DrainLoop:
     def _loop(self) -> StopReason:
         size = min(_FIRST_BATCH, self._limits.batch_size)
         while (reason := self._reason_to_stop()) is None:
-            asked = min(size, self._limits.max_messages - self._counts["read"])
+            asked = min(size, self._limits.max_messages - self._messages_read)
             delivery = self._source.next_batch(self._unacked, asked, self._remaining_ms())
             self._unacked.clear()
             if delivery is None:
@@ -106,9 +110,9 @@ class DrainLoop:
             begun = time.monotonic()
             self._take(delivery)
             self._handle_held()
-            if len(delivery.messages) == size:
+            if len(delivery) == size:
                 size = next_batch_size(size, time.monotonic() - begun, self._limits.batch_size)
-            if len(delivery.messages) < asked:
+            if len(delivery) < asked:
                 # The next read may wait.
                 self._handling.release()
         return reason
@@ -117,13 +121,18 @@ class DrainLoop:
         limits = self._limits
         if limits.should_stop is not None and limits.should_stop():
             return "stop"
-        if limits.max_failures is not None and self._counts["failed"] >= limits.max_failures:
+        failed = self._counts["failed"] - self._malformed_failed
+        if limits.max_failures is not None and failed >= limits.max_failures:
             return "max_failures"
         if limits.max_duration_s is not None and time.monotonic() - self._started >= limits.max_duration_s:
             return "max_duration"
-        if self._counts["read"] >= limits.max_messages and not self._held:
+        if self._messages_read >= limits.max_messages and not self._held:
             return "max_messages"
         return None
+
+    @property
+    def _messages_read(self) -> int:
+        return self._counts["read"] - self._malformed_read
 
     def _remaining_ms(self) -> int | None:
         if self._limits.max_duration_s is None:
@@ -136,14 +145,16 @@ class DrainLoop:
         ids = [msg.id for msg in delivery.messages] + [entry.id for entry in delivery.malformed]
         if ids:
             self._counts["read"] += len(ids)
-            self._first_id = self._first_id or min(ids, key=_by_id)
-            self._last_id = max(ids, key=_by_id)
+            self._malformed_read += len(delivery.malformed)
+            self._first_id = self._first_id or min(ids, key=entry_id_order)
+            self._last_id = max(ids, key=entry_id_order)
         for entry in delivery.malformed:
             self._set_aside(entry)
 
     def _set_aside(self, entry: MalformedEntry) -> None:
-        if self._is_quarantined(entry, reason=f"malformed: {entry.reason}"):
+        if self._quarantine_if_worn_out(entry, reason=f"malformed: {entry.reason}"):
             return
+        self._malformed_failed += 1
         config = self._queue.config
         error = MalformedEntryError(
             "drain", stream=config.stream_key, group=config.consumer_group, entries=[entry], messages=()
@@ -155,8 +166,10 @@ class DrainLoop:
             self._renew_if_waiting_long()
             if not self._held:
                 return
-            msg = self._held.popleft()
-            if not self._is_quarantined(msg, reason=f"delivered {msg.delivery_count} times"):
+            msg = self._held[0]
+            is_gone = self._quarantine_if_worn_out(msg, reason=f"delivered {msg.delivery_count} times")
+            self._held.popleft()
+            if not is_gone:
                 self._handle(msg)
             if self._unacked and time.monotonic() - self._unacked_since > _ACK_WITHIN_S:
                 self._queue.ack_ids(self._unacked)
@@ -165,14 +178,14 @@ class DrainLoop:
     def _handle(self, msg: QueueMessage) -> None:
         try:
             outcome = self._handling.handle(msg)
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                self._counts["failed"] += 1
-                raise
+        except Exception as error:
             self._fail(msg.id, error)
             if self._limits.on_error == "raise":
                 raise
             return
+        except BaseException:
+            self._counts["failed"] += 1
+            raise
         if not self._unacked:
             self._unacked_since = time.monotonic()
         self._unacked.append(msg.id)
@@ -187,7 +200,7 @@ class DrainLoop:
         self._held = deque(still_held)
         self._held_since = time.monotonic()
 
-    def _is_quarantined(self, entry: QueueMessage | MalformedEntry, *, reason: str) -> bool:
+    def _quarantine_if_worn_out(self, entry: QueueMessage | MalformedEntry, *, reason: str) -> bool:
         limits = self._limits
         if limits.max_deliveries is None or entry.delivery_count <= limits.max_deliveries:
             return False
@@ -213,13 +226,17 @@ class DrainLoop:
             self._held.clear()
 
     def _let_go_after(self, error: BaseException) -> None:
+        notes = []
         try:
             self._let_go()
         except ConquietError as also:
-            error.add_note(f"and the drain could not let go of what it held: {also}")
+            notes.append(f"and the drain could not let go of what it held: {also}")
         report = self._finished("error")
-        error.add_note(f"drain report: {report.to_json()}")
-        with suppress(AttributeError):  # an exception class that takes no attributes has the note
+        notes.append(f"drain report: {report.to_json()}")
+        # A user's exception class may refuse notes and attributes; it must leave all the same.
+        with suppress(Exception):
+            for note in notes:
+                error.add_note(note)
             error.drain_report = report  # type: ignore[attr-defined]  # documented in `drain`
 
     def _finished(self, stopped_by: StopReason) -> DrainReport:
@@ -233,8 +250,3 @@ class DrainLoop:
             failures=tuple(self._failures),
             **self._counts,
         )
-
-
-def _by_id(entry_id: str) -> tuple[int, int]:
-    milliseconds, _, sequence = entry_id.partition("-")
-    return int(milliseconds), int(sequence)

@@ -31,14 +31,17 @@ class OutboxRelay:
         refused: dict[str, tuple[OutboxRow, Exception]] = {}
         with visible_sql("the outbox"), DbSession(self._engine) as session:
             # A refused stream is left out from then on: its rows must neither block the others nor overtake.
-            while moved < limit and (rows := self._outbox.oldest(session, limit - moved, except_of=refused)):
+            while moved < limit and (
+                rows := self._outbox.lock_oldest(session, limit - moved, except_of=refused)
+            ):
                 sent, failed = self._publish(rows)
                 self._outbox.remove(session, [row.id for row in sent])
                 moved += len(sent)
                 for row, error in failed:
                     refused.setdefault(row.stream, (row, error))
-        for row, error in refused.values():
-            operation = f"relay of outbox row {row.id}, with {moved} others moved,"
+        if refused:
+            row, error = next(iter(refused.values()))
+            operation = f"relay ({moved} rows moved, refused: {', '.join(map(repr, refused))})"
             raise queue_error(operation, error, stream=row.stream, group=None) from error
         return moved
 

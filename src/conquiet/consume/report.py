@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from conquiet.errors import DrainFailure
+from conquiet.errors import DrainFailure, text_of
 
 StopReason = Literal["max_messages", "max_duration", "max_failures", "idle", "stop", "error"]
 
@@ -21,9 +21,9 @@ class DrainReport:
 
     stream: str
     group: str
-    #: Messages and malformed entries that were delivered to this drain.
+    #: Messages and malformed entries that were delivered to this drain; its limits count messages alone.
     read: int = 0
-    #: Handled, committed and acked.
+    #: Handled and committed.
     handled: int = 0
     #: Acked without the handler, since the inbox had them.
     skipped: int = 0
@@ -33,7 +33,7 @@ class DrainReport:
     quarantined: int = 0
     #: Read and not begun: still pending and free for the next claim.
     handed_back: int = 0
-    #: Read, and claimed by another consumer before this one began with them.
+    #: Read, and no longer held when it was their turn: claimed by another consumer, or trimmed.
     taken_over: int = 0
     first_id: str | None = None
     last_id: str | None = None
@@ -47,8 +47,7 @@ class DrainReport:
         values |= {"stream": self.stream[:_MAX_TEXT], "group": self.group[:_MAX_TEXT]}
         values["seconds"] = round(self.seconds, 3)
         values["failures"] = [
-            {"id": failure.id, "error": f"{type(failure.error).__name__}: {failure.error}"[:_MAX_TEXT]}
-            for failure in self.failures[:10]
+            {"id": failure.id, "error": text_of(failure.error)[:_MAX_TEXT]} for failure in self.failures[:10]
         ]
         while values["failures"] and len(json.dumps(values)) >= _MAX_JSON_BYTES:
             values["failures"].pop()

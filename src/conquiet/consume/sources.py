@@ -37,7 +37,7 @@ class NewMessages:
         """As `Source.next_batch`."""
         if self._has_own:
             self._queue.ack_ids(acks)
-            delivery, self._own_after = self._queue.claim_page(0, size, after=self._own_after, own=True)
+            delivery, self._own_after = self._queue.own_page(size, after=self._own_after)
             if self._own_after is not None:
                 return delivery
             self._has_own, acks = False, ()

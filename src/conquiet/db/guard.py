@@ -1,4 +1,4 @@
-"""Guards a transaction against ends that nobody would see.
+"""Guards the transaction of one message against ends that nobody would see.
 
 A handler may swallow an SQL error and return as if all were well. After some errors the database has undone
 everything so far, and some drivers then commit without a word: PostgreSQL answers COMMIT with ROLLBACK, MySQL
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from typing import Self
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, event, text
@@ -18,53 +19,102 @@ from sqlalchemy.engine import ExceptionContext
 
 from conquiet.errors import DbError
 
+_LIBPQ_IDLE = 0
 _LIBPQ_IN_ERROR = 3
-#: ER_LOCK_DEADLOCK and MariaDB's ER_CHECKREAD undo the whole transaction, not only the statement;
-#: ER_LOCK_WAIT_TIMEOUT does where the server is set so.
-_MYSQL_UNDOES_ALL = {(1213,), (1020,), (1205,)}
-_ENDS_TRANSACTION = re.compile(
-    r"\s*(?:commit|end|abort|begin|start\s+transaction|rollback(?!\s+(?:\w+\s+)?to\b))\b", re.IGNORECASE
+#: ER_LOCK_DEADLOCK, ER_LOCK_TABLE_FULL and MariaDB's ER_CHECKREAD undo the whole transaction, not only the
+#: statement; ER_LOCK_WAIT_TIMEOUT does where the server is set so.
+_MYSQL_UNDOES_ALL = {(1213,), (1206,), (1020,), (1205,)}
+
+_LEAD = r"(?:\s|;|\(|--[^\n]*\n|\#[^\n]*\n|/\*.*?\*/)*"
+_ENDING = (
+    r"(?:commit|end|abort|begin|start\s+transaction|prepare\s+transaction|xa|"
+    r"rollback(?!\s+(?:\w+\s+)?to\b))\b"
 )
+_ENDS_TRANSACTION = re.compile(_LEAD + _ENDING, re.IGNORECASE | re.DOTALL)
+_ENDS_BEHIND_ANOTHER = re.compile(r";" + _LEAD + _ENDING, re.IGNORECASE | re.DOTALL)
 _MYSQL_COMMITS = re.compile(
-    r"\s*(?:alter|create(?!\s+temporary)|drop(?!\s+temporary)|rename|truncate|lock\s+tables|grant|revoke|analyze)\b",
-    re.IGNORECASE,
+    _LEAD
+    + r"(?:alter|analyze|cache|call|check|create(?!\s+temporary)|drop(?!\s+temporary)|flush|grant|install|"
+    r"load\s+index|lock\s+tables?|optimize|rename|repair|reset|revoke|set\b.*\bautocommit|set\s+password|"
+    r"truncate|uninstall|unlock)\b",
+    re.IGNORECASE | re.DOTALL,
 )
 
 _watched: WeakSet[Engine] = WeakSet()
-#: The ids of connections on which a DbSession is open, and whether the database undid its transaction. Asked
-#: for every statement, so it is a plain dict; `end_guarded` always follows.
-_open: dict[int, bool] = {}
 
 
-def begin_guarded(connection: Connection) -> None:
-    """Guard the transaction that has just begun on the connection.
+class TransactionGuard:
+    """Watches one transaction from its beginning to its end; knows when it is no longer the handler's."""
 
-    Raises:
-        DbError: the engine is in AUTOCOMMIT mode, where a rollback undoes nothing.
-    """
-    _watch(connection.engine)
-    _ensure_transaction(connection)
-    _open[id(connection)] = False
+    __slots__ = ("_dbapi_connection", "connection", "has_executed", "is_undone")
 
+    #: By the id of the DBAPI connection: some pools hand the same one to several `Connection`s.
+    open: dict[int, TransactionGuard] = {}  # noqa: RUF012 -- shared on purpose
 
-def end_guarded(connection: Connection) -> None:
-    """Let the connection commit again: at the end of a DbSession, whichever way it ends."""
-    _open.pop(id(connection), None)
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        # Kept, so that its id stays its own.
+        self._dbapi_connection = connection.connection.dbapi_connection
+        self.is_undone = False
+        self.has_executed = False
 
+    @classmethod
+    def begin(cls, connection: Connection) -> Self:
+        """Guard the transaction that has just begun on the connection.
 
-def is_undone(connection: Connection) -> bool:
-    """Whether a commit now would commit less than the handler wrote."""
-    if _open.get(id(connection), False):
-        return True
-    if connection.dialect.name != "postgresql":
-        return False
-    info = getattr(connection.connection.dbapi_connection, "info", None)
-    status = getattr(info, "transaction_status", None)
-    if status is None:
-        # A driver that does not tell: in an aborted transaction the server refuses even this.
-        connection.execute(text("SELECT 1"))
-        return False
-    return int(status) == _LIBPQ_IN_ERROR
+        Raises:
+            DbError: the engine is in AUTOCOMMIT mode, where a rollback undoes nothing.
+        """
+        _watch(connection.engine)
+        guard = cls(connection)
+        # The engine may be watched only from now on: another session could be open on a shared connection.
+        _refuse_intruder(connection)
+        guard._ensure_transaction()
+        cls.open[id(guard._dbapi_connection)] = guard
+        return guard
+
+    def end(self) -> None:
+        """Let the connection commit again; at the end of a DbSession, whichever way it ends."""
+        if self.open.get(id(self._dbapi_connection)) is self:
+            del self.open[id(self._dbapi_connection)]
+
+    def check(self) -> None:
+        """Look, before the commit, whether the transaction is still the one that the handler wrote in.
+
+        Raises:
+            DbError: the database or the handler ended it.
+        """
+        if self.is_undone or self._is_ended():
+            raise DbError("the handler's transaction was ended or undone before its commit")
+
+    def _is_ended(self) -> bool:
+        if isinstance(self._dbapi_connection, sqlite3.Connection):
+            return not self._dbapi_connection.in_transaction
+        if self.connection.dialect.name != "postgresql":
+            return False
+        status = getattr(getattr(self._dbapi_connection, "info", None), "transaction_status", None)
+        if status is None:
+            # A driver that does not tell: in an aborted transaction the server refuses even this.
+            self.connection.execute(text("SELECT 1"))
+            return False
+        return int(status) == _LIBPQ_IN_ERROR or (self.has_executed and int(status) == _LIBPQ_IDLE)
+
+    def _ensure_transaction(self) -> None:
+        # sqlite3 tells; with SQLAlchemy's recipe of an explicit BEGIN or autocommit=False it is in one.
+        dbapi_connection = self._dbapi_connection
+        if dbapi_connection is None or getattr(dbapi_connection, "in_transaction", False):
+            return
+        is_sqlite = isinstance(dbapi_connection, sqlite3.Connection)
+        # An attribute of sqlite3 from Python 3.12 on; the dialect looks at its elder.
+        is_autocommit = is_sqlite and getattr(dbapi_connection, "autocommit", False) is True
+        if is_autocommit or self.connection.dialect.detect_autocommit_setting(dbapi_connection):
+            raise DbError(
+                "the engine is in AUTOCOMMIT mode, where a rollback undoes nothing; use another engine"
+            )
+        if isinstance(dbapi_connection, sqlite3.Connection):
+            # By itself sqlite3 begins only before INSERT, UPDATE and DELETE: a new table, a savepoint or a
+            # WITH … INSERT that comes first would be committed at once.
+            dbapi_connection.execute("BEGIN")
 
 
 def roll_back(connection: Connection) -> None:
@@ -82,38 +132,39 @@ def roll_back(connection: Connection) -> None:
 
 def _watch(engine: Engine) -> None:
     if engine not in _watched:
-        event.listen(engine, "handle_error", _note_undone)
+        event.listen(engine, "begin", _refuse_intruder)
         event.listen(engine, "commit", _refuse_commit)
         event.listen(engine, "before_cursor_execute", _refuse_end)
+        event.listen(engine, "handle_error", _note_undone)
         _watched.add(engine)
 
 
-def _ensure_transaction(connection: Connection) -> None:
-    dbapi_connection = connection.connection.dbapi_connection
-    # sqlite3 tells; with SQLAlchemy's recipe of an explicit BEGIN, or its own autocommit=False, it is in one.
-    if dbapi_connection is None or getattr(dbapi_connection, "in_transaction", False):
-        return
-    # An attribute of sqlite3 from Python 3.12 on; the dialect looks at its elder.
-    is_autocommit = isinstance(dbapi_connection, sqlite3.Connection) and (
-        getattr(dbapi_connection, "autocommit", False) is True
-    )
-    if is_autocommit or connection.dialect.detect_autocommit_setting(dbapi_connection):
-        raise DbError("the engine is in AUTOCOMMIT mode, where a rollback undoes nothing; use another engine")
-    if isinstance(dbapi_connection, sqlite3.Connection):
-        # By itself sqlite3 begins only before INSERT, UPDATE and DELETE: a new table, a savepoint or a
-        # WITH … INSERT that comes first would be committed at once.
-        dbapi_connection.execute("BEGIN")
+def _guard_of(connection: Connection) -> TransactionGuard | None:
+    return TransactionGuard.open.get(id(connection.connection.dbapi_connection))
+
+
+def _refuse_intruder(connection: Connection) -> None:
+    guard = _guard_of(connection)
+    if guard is not None and guard.connection is not connection:
+        # Whatever it does now, and if only its pool resets it, happens to the message's transaction.
+        guard.is_undone = True
+        raise DbError(
+            "this pool hands the connection of a message that is being handled to somebody else; "
+            "use one that gives each its own, such as QueuePool or NullPool"
+        )
 
 
 def _refuse_commit(connection: Connection) -> None:
-    if id(connection) in _open:
+    if _guard_of(connection) is not None:
         raise DbError("a handler must not commit: its DbSession does, when the handler returns")
 
 
 def _refuse_end(connection: Connection, _cursor: object, statement: str, *_rest: object) -> None:
-    if id(connection) not in _open:
+    guard = _guard_of(connection)
+    if guard is None:
         return
-    if _ENDS_TRANSACTION.match(statement):
+    guard.has_executed = True
+    if _ENDS_TRANSACTION.match(statement) or (";" in statement and _ENDS_BEHIND_ANOTHER.search(statement)):
         raise DbError(f"a handler must not begin or end transactions: {statement:.60}")
     if connection.dialect.name in ("mysql", "mariadb") and _MYSQL_COMMITS.match(statement):
         raise DbError(f"this statement would commit the handler's transaction: {statement:.60}")
@@ -121,12 +172,12 @@ def _refuse_end(connection: Connection, _cursor: object, statement: str, *_rest:
 
 def _note_undone(context: ExceptionContext) -> None:
     connection, error = context.connection, context.original_exception
-    if connection is None or context.is_disconnect or id(connection) not in _open:
+    if connection is None or context.is_disconnect:
         return
-    if isinstance(error, sqlite3.Error):
+    guard = _guard_of(connection)
+    is_mysql = context.dialect.name in ("mysql", "mariadb")
+    if guard is not None and is_mysql and error.args[:1] in _MYSQL_UNDOES_ALL:
+        guard.is_undone = True
+    if guard is not None and isinstance(error, sqlite3.Error):
         # A full disk, ON CONFLICT ROLLBACK and others: there was a transaction, and now there is none.
-        has_undone = not getattr(connection.connection.dbapi_connection, "in_transaction", True)
-    else:
-        has_undone = context.dialect.name in ("mysql", "mariadb") and error.args[:1] in _MYSQL_UNDOES_ALL
-    if has_undone:
-        _open[id(connection)] = True
+        guard.is_undone |= guard._is_ended()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
+import uuid
 from datetime import timedelta
 
 from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, Text, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from conquiet.db.session import DbSession
-from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table
+from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, visible_sql
 
 
 class Inbox:
@@ -21,6 +22,8 @@ class Inbox:
 
     def __init__(self, *, table: str = "conquiet_inbox", namespace: str = "") -> None:
         check_table_name(table)
+        if not isinstance(namespace, str):
+            raise TypeError(f"namespace must be a str, not {namespace!r}")
         self.namespace = namespace
         self._table = Table(
             table,
@@ -31,6 +34,8 @@ class Inbox:
             Column("stream", Text, nullable=False),
             Column("consumer_group", Text, nullable=False),
             Column("entry_id", String(64), nullable=False),
+            # One for each delivery: a failed handling takes back its own row and nobody else's.
+            Column("delivery", String(32), nullable=False),
             Column("handled_at_ms", BigInteger, nullable=False, index=True),
             **MYSQL_OPTIONS,
         )
@@ -40,25 +45,33 @@ class Inbox:
         """Create the table unless it is there; `run` and `drain` call it before their first message."""
         create_table(self._table, engine)
 
-    def record(self, session: DbSession, *, stream: str, group: str, entry_id: str) -> bool:
-        """Write the row, as the first statement of the transaction; `False` if it was there before.
+    def record(self, session: DbSession, *, stream: str, group: str, entry_id: str) -> str | None:
+        """Write the row, as the first statement of the transaction; `None` if it was there before.
 
-        While another worker handles the same message this waits for its end. After `False` the
-        transaction is of no more use: leave it by an exception.
+        While another worker handles the same message this waits for its end. After `None` the transaction
+        is of no more use: leave it by an exception. Returns the name of this delivery, for `take_back`.
         """
+        delivery = uuid.uuid4().hex
         row = {
             "message_key": self._key(stream, group, entry_id),
             "namespace": self.namespace,
             "stream": stream,
             "consumer_group": group,
             "entry_id": entry_id,
+            "delivery": delivery,
             "handled_at_ms": time.time_ns() // 1_000_000,
         }
         try:
             session.execute(self._insert, row)
         except IntegrityError:
-            return False
-        return True
+            return None
+        return delivery
+
+    def take_back(self, session: DbSession, delivery: str, *, stream: str, group: str, entry_id: str) -> None:
+        """Delete the row of a handling that failed, in case something committed it in spite of the guard."""
+        columns = self._table.c
+        key = self._key(stream, group, entry_id)
+        session.execute(delete(self._table).where(columns.message_key == key, columns.delivery == delivery))
 
     def has(self, session: DbSession, *, stream: str, group: str, entry_id: str) -> bool:
         """Whether the message was handled and committed."""
@@ -72,10 +85,12 @@ class Inbox:
         Keep more than the longest time after which a message may still be redelivered: a forgotten one
         is handled again.
         """
+        if not isinstance(older_than, timedelta):
+            raise TypeError(f"older_than must be a timedelta, not {older_than!r}")
         if older_than < timedelta(0):
             raise ValueError(f"older_than must not be negative, got {older_than!r}")
         cutoff_ms = time.time_ns() // 1_000_000 - int(older_than.total_seconds() * 1000)
-        with DbSession(engine) as session:
+        with visible_sql("the inbox"), DbSession(engine) as session:
             return session.execute(
                 delete(self._table).where(self._table.c.handled_at_ms < cutoff_ms)
             ).rowcount

@@ -25,7 +25,7 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 
 from conquiet.arguments import check_name
 from conquiet.db.session import DbSession
-from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table
+from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, visible_sql
 from conquiet.payload import Payload, encode_payload
 
 
@@ -69,7 +69,9 @@ class Outbox:
         }
         session.execute(self._insert, row)
 
-    def oldest(self, session: DbSession, limit: int, *, except_of: Collection[str] = ()) -> list[OutboxRow]:
+    def lock_oldest(
+        self, session: DbSession, limit: int, *, except_of: Collection[str] = ()
+    ) -> list[OutboxRow]:
         """The oldest committed rows, locked until this transaction ends; a second relay waits.
 
         Rows of the streams `except_of` are left out.
@@ -91,5 +93,5 @@ class Outbox:
 
     def waiting(self, engine: Engine) -> int:
         """How many committed rows wait to be published."""
-        with DbSession(engine) as session:
+        with visible_sql("the outbox"), DbSession(engine) as session:
             return int(session.scalar(select(func.count()).select_from(self._table)))

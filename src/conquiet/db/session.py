@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Connection, Engine, RootTransaction, event
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from conquiet.db.guard import begin_guarded, end_guarded, is_undone, roll_back
-from conquiet.errors import DbError
+from conquiet.db.guard import TransactionGuard, roll_back
+from conquiet.errors import CommitUnknownError, DbError
 
 if TYPE_CHECKING:
     from sqlalchemy import CursorResult, Executable, ScalarResult
@@ -34,6 +34,7 @@ class DbSession:
         self._bind = bind
         self._connection: Connection | None = None
         self._transaction: RootTransaction | None = None
+        self._guard: TransactionGuard | None = None
         self._orm: Session | None = None
         self._is_used = False
         self._is_committed = False
@@ -54,7 +55,9 @@ class DbSession:
             from sqlalchemy.orm import Session
 
             # "rollback_only": its commit() flushes and leaves the transaction to us.
-            self._orm = Session(bind=self.connection, join_transaction_mode="rollback_only")
+            self._orm = Session(
+                bind=self.connection, join_transaction_mode="rollback_only", close_resets_only=False
+            )
             event.listen(self._orm, "after_soft_rollback", self._note_orm_rollback)
         return self._orm
 
@@ -100,7 +103,7 @@ class DbSession:
     def _begin(self) -> None:
         self._connection = self._bind.connect() if isinstance(self._bind, Engine) else self._bind
         self._transaction = self._connection.begin()
-        begin_guarded(self._connection)
+        self._guard = TransactionGuard.begin(self._connection)
 
     def _commit(self) -> None:
         try:
@@ -108,15 +111,23 @@ class DbSession:
                 self._orm.flush()
             if self._transaction is None or not self._transaction.is_active or self._has_orm_rolled_back:
                 raise DbError("the handler ended the transaction itself")
-            if is_undone(self.connection):
-                raise DbError(
-                    "the handler went on after an error by which the database undid its transaction"
-                )
-            end_guarded(self.connection)
-            self._transaction.commit()
-            self._is_committed = True
+            if self._guard is not None:
+                self._guard.check()
+                self._guard.end()
+            self._send_commit(self._transaction)
         except SQLAlchemyError as error:
             raise DbError(f"the transaction was not committed: {error}") from error
+
+    def _send_commit(self, transaction: RootTransaction) -> None:
+        try:
+            transaction.commit()
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise CommitUnknownError(
+                    f"the connection was lost in the middle of the commit; it may have been made: {error}"
+                ) from error
+            raise
+        self._is_committed = True
 
     def _release(self) -> None:
         # Rolls back whatever was not committed, also a transaction that a handler began after ending ours.
@@ -127,7 +138,8 @@ class DbSession:
                 orm.close()
         if connection is None:
             return
-        end_guarded(connection)
+        if self._guard is not None:
+            self._guard.end()
         if not self._is_committed and not connection.closed:
             roll_back(connection)
         if connection is not self._bind:

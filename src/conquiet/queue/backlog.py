@@ -68,9 +68,9 @@ def _group_info(call: Call, stream: bytes, group: bytes) -> Mapping[str, Any]:
     for info in map(_as_mapping, call("XINFO GROUPS", stream)):
         if info["name"] == group:
             return info
-    # Redis itself says it best, and as a Redis error: NOGROUP.
+    # Redis itself says it best, and as a Redis error: NOGROUP; unless the group came back meanwhile.
     call("XPENDING", stream, group, "-", "+", 1, parse_detail=True)
-    raise LookupError(f"group {group!r} came back while it was looked for")
+    return _group_info(call, stream, group)
 
 
 def _lag(

@@ -22,7 +22,7 @@ class QueueConfig:
     consumer_name: str
     #: How long a read waits for a message.
     block_ms: int = 5_000
-    #: How many messages a consumer may hold at a time; `QueueConsumer` needs 1.
+    #: `QueueConsumer` holds one message at a time and refuses any other number; `drain` has its `batch_size`.
     max_read_count: int = 1
     #: How long a message must have been idle before it counts as stale.
     claim_idle_ms: int = 60_000

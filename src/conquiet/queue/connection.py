@@ -84,6 +84,14 @@ def unparsed_view(client: Client) -> Client:
     return view
 
 
+def forget_connections(client: Client) -> None:
+    """Drop idle connections after an interrupt: the next call might get a reply that one of them is owed."""
+    if isinstance(client, RedisCluster):
+        client.disconnect_connection_pools()
+    else:
+        client.connection_pool.disconnect(inuse_connections=False)
+
+
 def longest_block_ms(client: Client, key: str) -> int | None:
     """How long one blocking read may wait on this client, `None` for any time.
 

@@ -32,7 +32,10 @@ class Delivery:
     messages: list[QueueMessage]
     malformed: list[MalformedEntry]
 
-    def well_formed(self, operation: str, *, stream: str, group: str) -> list[QueueMessage]:
+    def __len__(self) -> int:
+        return len(self.messages) + len(self.malformed)
+
+    def messages_or_raise(self, operation: str, *, stream: str, group: str) -> list[QueueMessage]:
         """The messages.
 
         Raises:
@@ -43,6 +46,13 @@ class Delivery:
                 operation, stream=stream, group=group, entries=self.malformed, messages=self.messages
             )
         return self.messages
+
+
+def entry_id_order(entry_id: bytes | str) -> tuple[int, int]:
+    """What entry ids are sorted by: as text, 9-0 would come after 10-0."""
+    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
+    milliseconds, _, sequence = text.partition("-")
+    return int(milliseconds), int(sequence)
 
 
 def delivery_of(entries: Iterable[tuple[RawEntry, int]], *, stream: str, group: str) -> Delivery:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -20,13 +21,14 @@ from conquiet.queue.connection import (
     REDIS_ERRORS,
     Client,
     add_entries,
+    forget_connections,
     longest_block_ms,
     open_client,
     queue_error,
     unparsed_view,
     visible_errors,
 )
-from conquiet.queue.message import Delivery, QueueMessage, RawEntry, delivery_of
+from conquiet.queue.message import Delivery, QueueMessage, RawEntry, delivery_of, entry_id_order
 from conquiet.queue.metrics import QueueMetrics
 from conquiet.queue.scripts import change_held
 
@@ -39,7 +41,14 @@ class RedisStreamsQueue:
     """
 
     def __init__(self, client: Client, config: QueueConfig) -> None:
+        if not isinstance(client, Client):
+            raise TypeError(
+                f"client must be a redis.Redis or RedisCluster (not an asyncio one), got {client!r}"
+            )
+        if not isinstance(config, QueueConfig):
+            raise TypeError(f"config must be a QueueConfig, got {config!r}")
         self.client = client
+        self._drain_lock = threading.Lock()
         self.config = config
         self._names = {"stream": config.stream_key, "group": config.consumer_group}
         # As bytes: a client may have been told to encode text in another way than UTF-8.
@@ -117,7 +126,7 @@ class RedisStreamsQueue:
         if not entry_ids:
             return 0
         acked: int = self._call("XACK", self._stream, self._group, *entry_ids)
-        self._metrics.count_acks(len(entry_ids))
+        self._metrics.count_acks(acked)
         return acked
 
     def ack_and_read(self, entry_ids: Sequence[str], block_ms: int, count: int = 1) -> list[QueueMessage]:
@@ -135,7 +144,7 @@ class RedisStreamsQueue:
             pipeline.execute_command(*command, **AS_BYTES)
             acked, reply = pipeline.execute(raise_on_error=False)
         self._raise_if_error("XACK", acked)
-        self._metrics.count_acks(len(entry_ids))
+        self._metrics.count_acks(acked)
         self._raise_if_error("XREADGROUP", reply)
         return self._delivered(reply, time.perf_counter() - started)
 
@@ -148,27 +157,43 @@ class RedisStreamsQueue:
             MalformedEntryError: it carries the well-formed messages of this claim.
         """
         delivery, _ = self.claim_page(min_idle_ms, count)
-        return delivery.well_formed("XCLAIM", **self._names)
+        return delivery.messages_or_raise("XCLAIM", **self._names)
 
     def claim_page(
-        self, min_idle_ms: int, count: int, *, after: str | None = None, own: bool = False
+        self, min_idle_ms: int, count: int, *, after: str | None = None
     ) -> tuple[Delivery, str | None]:
-        """Claim one page of the pending list: what is idle, or with `own` what this consumer's name has.
+        """Claim one page of the pending list: what nobody has touched for `min_idle_ms`.
 
         Returns what was delivered, and the entry id to continue `after`; `None` at the list's end.
         """
         check_non_negative_int("min_idle_ms", min_idle_ms)
         check_positive_int("count", count)
-        counts = self._pending_counts(min_idle_ms, count, after, own)
+        idle = ("IDLE", min_idle_ms) if min_idle_ms else ()
+        counts = self._pending_counts(*idle, "-" if after is None else f"({after}", "+", count)
         if not counts:
             return Delivery([], []), None
         command = ("XCLAIM", self._stream, self._group, self._consumer, min_idle_ms, *counts)
         # `parse_justid` makes redis-py leave the reply as it came, repeated fields included.
         reply = self._call(*command, parse_justid=True)
         # A trimmed or deleted entry is nil on Redis 6.2 and missing on 7: there is nothing left to deliver.
-        entries = [(entry, counts[entry[0]]) for entry in reply if entry is not None]
-        self._metrics.count_claims(len(entries))
-        return delivery_of(entries, **self._names), max(counts, key=_by_id).decode()
+        entries = [(entry, counts[entry[0]] + 1) for entry in reply if entry is not None]
+        return self._claimed(entries), max(counts, key=entry_id_order).decode()
+
+    def own_page(self, count: int, *, after: str | None = None) -> tuple[Delivery, str | None]:
+        """Deliver again one page of what this consumer's name has pending; returns as `claim_page`.
+
+        Redis itself reads it from the consumer's own list, so nothing is taken from anybody else.
+        """
+        check_positive_int("count", count)
+        command = ("XREADGROUP", "GROUP", self._group, self._consumer, "COUNT", count)
+        entries = _entries_of(self._call(*command, "STREAMS", self._stream, after or "0"))
+        if not entries:
+            return Delivery([], []), None
+        first, last = entries[0][0], entries[-1][0]
+        counts = self._pending_counts(first, last, count, self._consumer)
+        # A deleted entry has no fields; one without a count was claimed by somebody else meanwhile.
+        ours = [(entry, counts[entry[0]]) for entry in entries if entry[1] and entry[0] in counts]
+        return self._claimed(ours), last.decode()
 
     def renew(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
         """Reset the idle time of what this consumer still holds; returns the messages it still holds."""
@@ -185,6 +210,23 @@ class RedisStreamsQueue:
         """Look at length, lag, pending and consumers: read-only, bounded, never called by itself."""
         check_positive_int("count_limit", count_limit)
         return backlog_stats(self._call, self.config, count_limit=count_limit)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Refuse a second drain of this queue while one runs: it would take what the first one holds.
+
+        Raises:
+            RuntimeError: this queue is being drained, by another thread or by the handler's own caller.
+        """
+        if not self._drain_lock.acquire(blocking=False):
+            name = self.config.consumer_name
+            raise RuntimeError(
+                f"consumer {name!r} is draining already; give each drain its own consumer_name"
+            )
+        try:
+            yield
+        finally:
+            self._drain_lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -214,14 +256,15 @@ class RedisStreamsQueue:
         entries = _entries_of(reply)
         self._metrics.count_read(len(entries), seconds)
         delivery = delivery_of([(entry, 1) for entry in entries], **self._names)
-        return delivery.well_formed("XREADGROUP", **self._names)
+        return delivery.messages_or_raise("XREADGROUP", **self._names)
 
-    def _pending_counts(self, min_idle_ms: int, count: int, after: str | None, own: bool) -> dict[bytes, int]:
-        command = ["XPENDING", self._stream, self._group, *(("IDLE", min_idle_ms) if min_idle_ms else ())]
-        command += ["-" if after is None else f"({after}", "+", count]
-        command += [self._consumer] if own else []
-        rows = self._call(*command, parse_detail=True)
-        return {row["message_id"]: row["times_delivered"] + 1 for row in rows}
+    def _pending_counts(self, *selection: Any) -> dict[bytes, int]:
+        rows = self._call("XPENDING", self._stream, self._group, *selection, parse_detail=True)
+        return {row["message_id"]: row["times_delivered"] for row in rows}
+
+    def _claimed(self, entries: Sequence[tuple[RawEntry, int]]) -> Delivery:
+        self._metrics.count_claims(len(entries))
+        return delivery_of(entries, **self._names)
 
     def _change_held(
         self, change: Literal["renew", "hand_back"], messages: Sequence[QueueMessage]
@@ -247,6 +290,9 @@ class RedisStreamsQueue:
             return self._view.execute_command(*command, **AS_BYTES, **options)  # type: ignore[no-untyped-call]
         except REDIS_ERRORS as error:
             raise queue_error(command[0], error, **self._names) from error
+        except BaseException:
+            forget_connections(self._view)
+            raise
 
     def _visible(self, operation: str) -> AbstractContextManager[None]:
         return visible_errors(operation, **self._names)
@@ -264,8 +310,3 @@ def _entries_of(reply: Any) -> list[RawEntry]:
     # A cluster client on RESP3 wraps its parsed entries once more.
     is_wrapped = entries and isinstance(entries[0], list) and entries[0] and isinstance(entries[0][0], tuple)
     return entries[0] if is_wrapped else entries  # type: ignore[no-any-return]  # redis-py's replies are untyped
-
-
-def _by_id(entry_id: bytes) -> tuple[int, int]:
-    milliseconds, _, sequence = entry_id.partition(b"-")
-    return int(milliseconds), int(sequence)
