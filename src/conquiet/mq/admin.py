@@ -1,0 +1,111 @@
+"""MqAdmin: look at topics and groups, and mend them; without SCAN, and every look without side effects."""
+
+from __future__ import annotations
+
+from conquiet.arguments import check_positive_int
+from conquiet.errors import TopicError
+from conquiet.mq.group_changes import (
+    PartitionReset,
+    PrunedConsumer,
+    delete_group,
+    prune_consumers,
+    reset_group,
+)
+from conquiet.mq.group_stats import GroupStats, group_marks, group_names, group_stats, partitions_with
+from conquiet.mq.ownership import GroupOwners, group_owners
+from conquiet.mq.pending import PendingPage, PendingQuery, PendingSort, pending_page
+from conquiet.mq.retention import PartitionTrim, Retention, trim_partition
+from conquiet.mq.topic_stats import TopicStats, topic_stats
+from conquiet.mq.topics import Topic, Topics
+from conquiet.queue.connection import Client
+
+
+class MqAdmin:
+    """The operator's view of one server or cluster; holds nothing, so every call tells what is so now.
+
+    Raises:
+        QueueError: of every method, if Redis failed; nothing is taken for empty because it could not be read.
+        TopicError: of every method, if the topic or the group is not there.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._topics = Topics(client)
+
+    def topics(self) -> list[TopicStats]:
+        """Every topic, in the order of names."""
+        opened = [self._topics.open(name) for name in self._topics.names()]
+        # One that was deleted since the names were read looks like a plain stream.
+        return [topic_stats(topic) for topic in opened if topic.layout != "legacy"]
+
+    def topic(self, topic: str) -> TopicStats:
+        """One topic, or a plain stream."""
+        return topic_stats(self._open(topic))
+
+    def groups(self, topic: str, *, count_limit: int = 1_000) -> list[GroupStats]:
+        """Every group of a topic: pending, lag and ages, per partition and in sum.
+
+        Args:
+            count_limit: where the server does not know the lag, it is counted up to this and else unknown.
+        """
+        check_positive_int("count_limit", count_limit)
+        opened = self._open(topic)
+        marks = group_marks(opened)
+        return [group_stats(opened, name, marks, count_limit=count_limit) for name in group_names(marks)]
+
+    def pending(
+        self,
+        topic: str,
+        group: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        sort: PendingSort = "idle",
+        min_idle_ms: int = 0,
+    ) -> PendingPage:
+        """One page of what was delivered and not settled; delivers nothing and counts no delivery."""
+        query = PendingQuery(limit=limit, cursor=cursor, sort=sort, min_idle_ms=min_idle_ms)
+        opened = self._open(topic)
+        return pending_page(opened, group, partitions_with(opened, group), query)
+
+    def owners(self, topic: str, group: str) -> GroupOwners:
+        """Who owns which partition since when, and who is alive; a group nobody joined has no owners."""
+        return group_owners(self._open(topic), group)
+
+    def reset_group(
+        self, topic: str, group: str, to: str | int, *, dry_run: bool = True, count_limit: int = 1_000
+    ) -> tuple[PartitionReset, ...]:
+        """Let the group go on from another place, and tell what that means; what is pending stays pending.
+
+        Args:
+            to: "start", "end", an entry id or a time in ms; the next message is the first at or after it.
+            dry_run: only tell, which is the default.
+            count_limit: messages given again or skipped are counted up to this, and else `None`.
+        """
+        check_positive_int("count_limit", count_limit)
+        return reset_group(self._open(topic), group, to, dry_run=dry_run, count_limit=count_limit)
+
+    def prune_consumers(self, topic: str, group: str, *, dry_run: bool = False) -> tuple[PrunedConsumer, ...]:
+        """Delete the consumers that have nothing pending and are not alive, checked in the same script."""
+        return prune_consumers(self._open(topic), group, dry_run=dry_run)
+
+    def delete_group(self, topic: str, group: str, *, force: bool = False) -> None:
+        """Delete a group with its leases and retries; one that is alive or has pending ones needs `force`."""
+        delete_group(self._open(topic), group, force=force)
+
+    def trim(
+        self, topic: str, *, retention_length: int | None = None, retention_ms: int | None = None
+    ) -> tuple[PartitionTrim, ...]:
+        """Remove what every group has finished and the retention given, or else the policy, does not keep."""
+        opened = self._open(topic)
+        if retention_length is None and retention_ms is None:
+            retention = Retention.of_policies(opened)
+        else:
+            retention = Retention(length=retention_length, age_ms=retention_ms)
+        groups = group_names(group_marks(opened))
+        return tuple(trim_partition(opened, partition, retention, groups) for partition in opened.partitions)
+
+    def _open(self, name: str) -> Topic:
+        topic = self._topics.open(name)
+        if topic.layout == "legacy" and not topic.call("EXISTS", topic.keys.stream(0)):
+            raise TopicError(name, "is not there: neither a topic nor a stream")
+        return topic

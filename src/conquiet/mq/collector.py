@@ -1,0 +1,108 @@
+"""MqCollector: lag, pending and dead letters for Prometheus, asked for only when scraped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from conquiet.errors import QueueError, TopicError
+from conquiet.mq.admin import MqAdmin
+from conquiet.mq.dead_letters import DeadLetters
+from conquiet.mq.group_stats import GroupStats
+from conquiet.mq.topics import Topics
+from conquiet.queue.connection import Client
+
+_log = logging.getLogger(__name__)
+
+_PLACE = ("topic", "partition", "group")
+_GAUGES = {
+    "conquiet_mq_topic_length": ("Entries in the stream, finished ones too.", ("topic", "partition")),
+    "conquiet_mq_dead_letters": ("Dead letters that were neither replayed nor purged.", ("topic",)),
+    "conquiet_mq_lag": ("Messages that the group has not been given; absent where unknown.", _PLACE),
+    "conquiet_mq_pending": ("Messages delivered and not settled.", _PLACE),
+    "conquiet_mq_oldest_pending_age_seconds": ("Age of the oldest pending message.", _PLACE),
+    "conquiet_mq_oldest_undelivered_age_seconds": ("Age of the oldest undelivered message.", _PLACE),
+}
+
+_Families = dict[str, GaugeMetricFamily]
+
+
+class MqCollector(Collector):
+    """Register it with a Prometheus registry; each scrape asks Redis, and nothing is asked in between.
+
+    With Redis away, or a topic that cannot be read, `conquiet_mq_up` is 0 and there is no other figure: some
+    of them would look like all.
+    """
+
+    def __init__(
+        self, client: Client, topics: Sequence[str] | None = None, *, count_limit: int = 1_000
+    ) -> None:
+        """Look at these topics, or at every one in the registry."""
+        self._client = client
+        self._names = topics
+        self._count_limit = count_limit
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """The names alone, so that registering asks nothing."""
+        yield _up()
+        yield from _families().values()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Ask Redis; never raises what Redis did."""
+        families = _families()
+        up = _up()
+        try:
+            self._look(families)
+        except QueueError as error:
+            _log.warning("the MQ's figures could not be collected: %s", error)
+            up.add_metric((), 0)
+            yield up
+            return
+        up.add_metric((), 1)
+        yield up
+        yield from families.values()
+
+    def _look(self, families: _Families) -> None:
+        admin = MqAdmin(self._client)
+        topics = Topics(self._client)
+        for name in topics.names() if self._names is None else self._names:
+            try:
+                stats = admin.topic(name)
+                groups = admin.groups(name, count_limit=self._count_limit)
+            except TopicError:
+                # Not created yet, or deleted meanwhile: there is nothing to tell.
+                continue
+            for partition, length in enumerate(stats.lengths):
+                families["conquiet_mq_topic_length"].add_metric((name, str(partition)), length)
+            letters = DeadLetters(topics.open(name)).count()
+            families["conquiet_mq_dead_letters"].add_metric((name,), letters)
+            for group in groups:
+                _add_group(families, group)
+
+
+def _add_group(families: _Families, group: GroupStats) -> None:
+    for backlog in group.partitions:
+        figures = {
+            "conquiet_mq_lag": backlog.lag,
+            "conquiet_mq_pending": backlog.pending,
+            "conquiet_mq_oldest_pending_age_seconds": _seconds(backlog.oldest_pending_age_ms),
+            "conquiet_mq_oldest_undelivered_age_seconds": _seconds(backlog.oldest_undelivered_age_ms),
+        }
+        for metric, figure in figures.items():
+            if figure is not None:
+                families[metric].add_metric((group.topic, str(backlog.partition), group.group), figure)
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _up() -> GaugeMetricFamily:
+    return GaugeMetricFamily("conquiet_mq_up", "Whether the last scrape could read every topic.")
+
+
+def _families() -> _Families:
+    return {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in _GAUGES.items()}

@@ -1,0 +1,43 @@
+"""How a consumer of partitions behaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from conquiet.arguments import check_name, check_positive_int
+from conquiet.mq.retry import RetryPolicy
+from conquiet.mq.worker import WorkerConfig
+from conquiet.queue import unique_consumer_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """How a consumer of partitions behaves; the defaults suit handlers from microseconds to hours."""
+
+    #: Unique among live processes.
+    consumer_name: str = field(default_factory=unique_consumer_name)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    #: "in_place": a retried message keeps its id and is seen by this group alone. "requeue": a copy is added
+    #: later, for this group.
+    retry_mode: Literal["in_place", "requeue"] = "in_place"
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
+    #: How long a partition stays with an owner that is silent.
+    lease_ttl_ms: int = 15_000
+    #: A handler that runs longer is logged and counted; it is never interrupted.
+    handler_timeout_s: float | None = None
+    #: How long Redis may be away before `run` gives up and raises.
+    max_outage_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_name("consumer_name", self.consumer_name)
+        check_positive_int("lease_ttl_ms", self.lease_ttl_ms)
+        if self.retry_mode not in ("in_place", "requeue"):
+            raise ValueError(f"retry_mode must be 'in_place' or 'requeue', got {self.retry_mode!r}")
+        if self.retry_mode == "requeue" and self.worker.ordering == "strict":
+            raise ValueError("strict ordering cannot be kept with retry_mode='requeue': a copy comes behind")
+
+    @property
+    def tick_s(self) -> float:
+        """How often leases are renewed and the group is looked at."""
+        return min(1.0, self.lease_ttl_ms / 1000 / 3)

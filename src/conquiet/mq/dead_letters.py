@@ -1,0 +1,217 @@
+"""DeadLetters: look at the dead letters of a topic, replay them once, or purge them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypedDict, TypeVar, Unpack
+
+from conquiet.arguments import check_non_negative_int, check_positive_int
+from conquiet.errors import TopicError
+from conquiet.mq.clock import server_ms
+from conquiet.mq.dead_letter_record import DeadLetterRecord
+from conquiet.mq.dead_letter_streams import DeadLetterStreams
+from conquiet.mq.envelope import Envelope
+from conquiet.mq.positions import Position
+from conquiet.mq.topics import Topic
+
+#: Letters that one `list` looks at before it hands over what it found.
+_MAX_LOOKED_AT = 10_000
+
+_T = TypeVar("_T")
+
+
+class LetterFilter(TypedDict, total=False):
+    """Which dead letters; what is not given does not matter."""
+
+    #: The full name, `orders.errors.NoStock`, or its last part.
+    error_type: str
+    group: str
+    #: Dead-lettered at this time or later, ms since the epoch by the server's clock.
+    since_ms: int
+    #: Dead-lettered at this time or before.
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterPage:
+    """Some of the dead letters, oldest first."""
+
+    letters: tuple[DeadLetterRecord, ...]
+    #: Where the next page begins, `None` at the end; a page may be short and still have a next one.
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """What a replay did, or with `dry_run` would do."""
+
+    replayed: int
+    #: Letters that were not there: replayed or purged before.
+    gone: tuple[str, ...]
+    #: Letters that hold no message; they stay where they are.
+    refused: tuple[str, ...]
+    is_dry_run: bool = False
+
+
+class DeadLetters:
+    """The dead letters of one topic, those of all partitions and groups together."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self._streams = DeadLetterStreams(topic)
+
+    def list(
+        self, *, limit: int = 100, after: str | None = None, **which: Unpack[LetterFilter]
+    ) -> DeadLetterPage:
+        """Up to `limit` letters behind `after`, oldest first; reads bounded pages and changes nothing."""
+        check_positive_int("limit", limit)
+        begin = None if after is None else Position.parse(after)
+        letters = self._streams.between(which.get("since_ms", 0), _end_of(which), after=begin)
+        found = []
+        for looked_at, letter in enumerate(letters, start=1):
+            if _matches(letter, which):
+                found.append(letter)
+            if len(found) == limit or looked_at == _MAX_LOOKED_AT:
+                return DeadLetterPage(letters=tuple(found), after=letter.id)
+        return DeadLetterPage(letters=tuple(found), after=None)
+
+    def show(self, letter_id: str) -> DeadLetterRecord:
+        """One letter in full.
+
+        Raises:
+            TopicError: it is not there, or an id without partition names letters of several partitions.
+        """
+        letter = self._streams.find(letter_id)
+        if letter is None:
+            raise TopicError(
+                self.topic.name, f"has no dead letter {letter_id}; it may have been replayed or purged"
+            )
+        return letter
+
+    def count(self) -> int:
+        """How many there are."""
+        return self._streams.count()
+
+    def replay(self, letter_id: str, *, to_all_groups: bool = False) -> str | None:
+        """Move a letter back to its partition, for the group that gave it up, and return the new entry's id.
+
+        The letter goes in the same script that adds the message: `None` says that it was gone before, and
+        nothing was added.
+
+        Raises:
+            TopicError: the letter holds no message.
+        """
+        letter = self._streams.find(letter_id)
+        if letter is None:
+            return None
+        return self._streams.replay(letter, self._message_of(letter, to_all_groups))
+
+    def replay_many(
+        self, letter_ids: Iterable[str], *, per_second: float | None = None, to_all_groups: bool = False
+    ) -> ReplayReport:
+        """Replay letters by their ids; one that cannot be replayed does not stop the others."""
+        paced = _paced(letter_ids, per_second)
+        letters = ((letter_id, self._streams.find(letter_id)) for letter_id in paced)
+        return self._replay_each(letters, to_all_groups=to_all_groups)
+
+    def replay_all(
+        self,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+        per_second: float | None = None,
+        to_all_groups: bool = False,
+        **which: Unpack[LetterFilter],
+    ) -> ReplayReport:
+        """Replay the letters that are there now, oldest first; those that come meanwhile are left."""
+        if limit is not None:
+            check_positive_int("limit", limit)
+        # Ends are fixed before: a handler that fails at once again would be replayed for ever.
+        ends = self._streams.last_ids(_end_of(which))
+        letters = self._streams.between(which.get("since_ms", 0), ends)
+        matching = (letter for letter in letters if _matches(letter, which))
+        paced = _paced(matching, None if dry_run else per_second)
+        named = ((letter.id, letter) for letter in paced)
+        return self._replay_each(named, to_all_groups=to_all_groups, is_dry_run=dry_run, limit=limit)
+
+    def purge(
+        self,
+        letter_ids: Iterable[str] | None = None,
+        *,
+        older_than_ms: int | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Delete letters for good, by id or by age, and tell how many; with `dry_run` only tell."""
+        if letter_ids is not None and older_than_ms is None:
+            found = [self._streams.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]
+            letters = [letter for letter in found if letter is not None]
+            return len(letters) if dry_run else sum(map(self._streams.delete, letters))
+        if letter_ids is not None or older_than_ms is None:
+            raise ValueError("purge needs letter_ids or older_than_ms, and not both")
+        check_non_negative_int("older_than_ms", older_than_ms)
+        before_ms = max(1, server_ms(self.topic) - older_than_ms)
+        if dry_run:
+            return sum(1 for _ in self._streams.between(0, f"({before_ms}-0"))
+        return self._streams.delete_before(before_ms)
+
+    def _replay_each(
+        self,
+        letters: Iterable[tuple[str, DeadLetterRecord | None]],
+        *,
+        to_all_groups: bool,
+        is_dry_run: bool = False,
+        limit: int | None = None,
+    ) -> ReplayReport:
+        replayed, gone, refused = 0, [], []
+        for letter_id, letter in letters:
+            try:
+                is_replayed = letter is not None and self._replay_one(letter, to_all_groups, is_dry_run)
+            except TopicError:
+                refused.append(letter_id)
+                continue
+            if is_replayed:
+                replayed += 1
+            else:
+                gone.append(letter_id)
+            # Only what is replayed counts: refused letters stay, and would use up the limit of every call.
+            if replayed == limit:
+                break
+        return ReplayReport(
+            replayed=replayed, gone=tuple(gone), refused=tuple(refused), is_dry_run=is_dry_run
+        )
+
+    def _replay_one(self, letter: DeadLetterRecord, to_all_groups: bool, is_dry_run: bool) -> bool:
+        envelope = self._message_of(letter, to_all_groups)
+        return is_dry_run or self._streams.replay(letter, envelope) is not None
+
+    def _message_of(self, letter: DeadLetterRecord, to_all_groups: bool) -> Envelope:
+        envelope = letter.replayed(to_all_groups=to_all_groups)
+        if envelope.partition not in self.topic.partitions:
+            raise TopicError(
+                self.topic.name,
+                f"has no partition {envelope.partition}, which dead letter {letter.id} is from",
+            )
+        return envelope
+
+
+def _end_of(which: LetterFilter) -> str:
+    return str(which.get("until_ms", "+"))
+
+
+def _matches(letter: DeadLetterRecord, which: LetterFilter) -> bool:
+    if which.get("group", letter.group) != letter.group:
+        return False
+    wanted = which.get("error_type", letter.error_type)
+    return wanted in (letter.error_type, letter.error_type.rpartition(".")[2])
+
+
+def _paced(items: Iterable[_T], per_second: float | None) -> Iterator[_T]:
+    if per_second is not None and per_second <= 0:
+        raise ValueError(f"per_second must be above 0, got {per_second!r}")
+    started = time.monotonic()
+    for number, item in enumerate(items):
+        if per_second is not None:
+            time.sleep(max(0.0, started + number / per_second - time.monotonic()))
+        yield item

@@ -1,0 +1,166 @@
+"""The envelope: what the MQ puts around a payload, as one JSON object in the entry's `data`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from conquiet.payload import Payload, encode_payload
+from conquiet.queue import QueueMessage
+
+SCHEMA_VERSION = 1
+
+#: What the fields of an envelope are, unless they are null; by their names on the wire.
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "id": str,
+    "key": str,
+    "headers": dict,
+    "timestamp": (int, float),
+    "attempt": int,
+    "maxRetries": int,
+    "originalMessageId": str,
+    "replayedFrom": str,
+    "forGroup": str,
+}
+
+
+class _Ids:
+    """Unique names: random for each process, then counted; a uuid each would cost as much as the JSON."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._prefix = ""
+        self._numbers = itertools.count()
+
+    def __call__(self) -> str:
+        if self._pid != os.getpid():
+            # A forked child must not go on with its parent's names.
+            self._prefix, self._numbers, self._pid = secrets.token_hex(10), itertools.count(), os.getpid()
+        return f"{self._prefix}-{next(self._numbers):x}"
+
+
+_new_id = _Ids()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """One message as it is written; field names on the wire are those of document 002."""
+
+    topic: str
+    payload: Payload
+    partition: int
+    id: str = field(default_factory=lambda: _new_id())
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timestamp_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    #: Attempts before this entry was added: above 0 only for a copy that was re-enqueued or replayed.
+    attempt: int = 0
+    max_retries: int | None = None
+    #: The entry that this one is a copy of.
+    original_id: str | None = None
+    #: The dead letter that this one was replayed from.
+    replayed_from: str | None = None
+    #: The only group that a re-enqueued copy is for.
+    for_group: str | None = None
+
+    def encode(self) -> bytes:
+        """The entry's data; refuses what would not come back equal."""
+        return encode_payload(
+            {
+                "schemaVersion": SCHEMA_VERSION,
+                "id": self.id,
+                "topic": self.topic,
+                "partitionId": self.partition,
+                "key": self.key,
+                "headers": dict(self.headers),
+                "timestamp": self.timestamp_ms,
+                "attempt": self.attempt,
+                "maxRetries": self.max_retries,
+                "originalMessageId": self.original_id,
+                "replayedFrom": self.replayed_from,
+                "forGroup": self.for_group,
+                "payload": self.payload,
+            }
+        )
+
+    @classmethod
+    def of(cls, data: Payload, *, topic: str, partition: int) -> Self:
+        """The envelope in an entry; an entry of the plain queue is a payload without one."""
+        if not _has_envelope(data):
+            return cls(topic=topic, partition=partition, payload=data, id="", timestamp_ms=0)
+        return cls(
+            topic=topic,
+            partition=partition,
+            payload=data["payload"],
+            id=data.get("id") or "",
+            key=data.get("key"),
+            headers=data.get("headers") or {},
+            timestamp_ms=data.get("timestamp") or 0,
+            attempt=data.get("attempt") or 0,
+            max_retries=data.get("maxRetries"),
+            original_id=data.get("originalMessageId"),
+            replayed_from=data.get("replayedFrom"),
+            for_group=data.get("forGroup"),
+        )
+
+    def copied(self, **changes: Any) -> Envelope:
+        """The same message with other facts of delivery."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MqMessage:
+    """One delivery of one message to one group."""
+
+    topic: str
+    group: str
+    partition: int
+    #: The stream entry's id.
+    id: str
+    #: Deliveries so far, this one included; what died on the way counts too.
+    attempt: int
+    envelope: Envelope
+    #: What Redis counted for this entry; the fence of its settlement.
+    delivery_count: int
+    #: The same delivery as the plain queue sees it.
+    source: QueueMessage
+    #: The entry's data as it came, for what cannot be written again as it was read.
+    data: bytes = field(default=b"", repr=False)
+
+    @property
+    def payload(self) -> Payload:
+        """What was sent."""
+        return self.envelope.payload
+
+    @property
+    def key(self) -> str | None:
+        """What keeps messages in order."""
+        return self.envelope.key
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What was sent beside the payload."""
+        return self.envelope.headers
+
+
+def check_envelope(data: Payload) -> None:
+    """Refuse an envelope whose fields are not what they should be; a payload without one is fine.
+
+    Raises:
+        ValueError: the sentence names the field.
+    """
+    if not _has_envelope(data):
+        return
+    for name, kind in _KINDS.items():
+        value = data.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(f"{name!r} of its envelope cannot be {value!r:.100}")
+
+
+def _has_envelope(data: Payload) -> bool:
+    return data.get("schemaVersion") == SCHEMA_VERSION and isinstance(data.get("payload"), dict)

@@ -1,0 +1,107 @@
+"""What an operator does to a group: move it, prune its consumers, delete it; each partition in one script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from conquiet.errors import TopicError
+from conquiet.mq.clock import server_ms
+from conquiet.mq.group_stats import partitions_with
+from conquiet.mq.ownership import live_members
+from conquiet.mq.positions import Position
+from conquiet.mq.topics import Topic
+
+_LAST_SEQUENCE = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReset:
+    """How a reset moves a group in one partition."""
+
+    partition: int
+    last_delivered_id: str
+    new_last_delivered_id: str
+    #: Messages that the group is given once more; `None` if too many to count.
+    delivered_again: int | None
+    #: Messages that the group will never be given; `None` if too many to count.
+    skipped: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedConsumer:
+    """A consumer that had nothing pending in a partition."""
+
+    partition: int
+    name: str
+
+
+def reset_group(
+    topic: Topic, group: str, to: str | int, *, dry_run: bool, count_limit: int
+) -> tuple[PartitionReset, ...]:
+    """Move the group in every partition that has messages; `to` as `MqAdmin.reset_group` says."""
+    partitions_with(topic, group)
+    after = _id_before(to)
+    resets = []
+    for partition in topic.partitions:
+        keys = [topic.keys.stream(partition)]
+        reply = topic.run("reset_group", keys, group, after, int(dry_run), count_limit, group=group)
+        if reply is not None:
+            resets.append(_partition_reset(partition, *reply))
+    return tuple(resets)
+
+
+def prune_consumers(topic: Topic, group: str, *, dry_run: bool) -> tuple[PrunedConsumer, ...]:
+    """Delete consumers with nothing pending that are neither members nor owners."""
+    members = [member.name for member in live_members(topic, group, server_ms(topic))]
+    pruned = []
+    for partition in partitions_with(topic, group):
+        keys = [topic.keys.stream(partition), topic.keys.lease(group, partition)]
+        names = topic.run("prune_consumers", keys, group, int(dry_run), *members, group=group)
+        pruned += [PrunedConsumer(partition=partition, name=name.decode()) for name in names]
+    return tuple(pruned)
+
+
+def delete_group(topic: Topic, group: str, *, force: bool) -> None:
+    """Delete the group from every partition.
+
+    Raises:
+        TopicError: it has live members or pending messages, and `force` is not set.
+    """
+    members = live_members(topic, group, server_ms(topic))
+    if members and not force:
+        names = ", ".join(member.name for member in members)
+        raise TopicError(
+            topic.name, f"keeps its group {group!r}: {names} work for it; stop them, or use force"
+        )
+    keys = topic.keys
+    for partition in partitions_with(topic, group):
+        own = [keys.lease(group, partition), keys.waiting(group, partition), keys.failures(group, partition)]
+        pending = topic.run("delete_group", [keys.stream(partition), *own], group, int(force), group=group)
+        if pending and not force:
+            raise TopicError(
+                topic.name,
+                f"keeps its group {group!r}: {pending} messages of partition {partition} are pending and "
+                "would never be handled; settle them, or use force",
+            )
+    topic.call("DEL", keys.members(group), group=group)
+
+
+def _partition_reset(partition: int, before: bytes, after: bytes, again: int, skipped: int) -> PartitionReset:
+    return PartitionReset(
+        partition=partition,
+        last_delivered_id=before.decode(),
+        new_last_delivered_id=after.decode(),
+        delivered_again=None if again < 0 else again,
+        skipped=None if skipped < 0 else skipped,
+    )
+
+
+def _id_before(to: str | int) -> str:
+    if to == "start":
+        return "0-0"
+    if to == "end":
+        return "$"
+    position = Position(to, 0) if isinstance(to, int) else Position.parse(to)
+    if position.sequence:
+        return f"{position.ms}-{position.sequence - 1}"
+    return f"{position.ms - 1}-{_LAST_SEQUENCE}" if position.ms else "0-0"

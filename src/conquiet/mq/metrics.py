@@ -1,0 +1,94 @@
+"""The MQ's Prometheus metrics; labels are topic, partition, group and result, never ids or consumers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_log = logging.getLogger(__name__)
+
+_PLACE = ("topic", "partition", "group")
+_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800)
+
+_METRICS: dict[str, tuple[Callable[..., Any], str, tuple[str, ...], dict[str, Any]]] = {
+    "conquiet_mq_produced_total": (Counter, "Messages sent.", ("topic", "partition"), {}),
+    "conquiet_mq_consumed_total": (Counter, "Messages handed to a handler.", _PLACE, {}),
+    "conquiet_mq_settled_total": (Counter, "Messages settled, by result.", (*_PLACE, "result"), {}),
+    "conquiet_mq_claimed_total": (Counter, "Messages taken over from earlier owners.", _PLACE, {}),
+    "conquiet_mq_leases_acquired_total": (Counter, "Partitions acquired.", _PLACE, {}),
+    "conquiet_mq_leases_lost_total": (Counter, "Partitions lost while owned.", _PLACE, {}),
+    "conquiet_mq_fenced_total": (
+        Counter,
+        "Settlements refused because the message had moved on.",
+        _PLACE,
+        {},
+    ),
+    "conquiet_mq_vanished_total": (Counter, "Pending entries that the stream no longer had.", _PLACE, {}),
+    "conquiet_mq_in_flight": (
+        Gauge,
+        "Messages read and not settled.",
+        _PLACE,
+        {"multiprocess_mode": "livesum"},
+    ),
+    "conquiet_mq_partitions_owned": (
+        Gauge,
+        "Partitions owned by this process.",
+        ("topic", "group"),
+        {"multiprocess_mode": "livesum"},
+    ),
+    "conquiet_mq_handlers_overdue": (
+        Gauge,
+        "Handlers that run longer than handler_timeout_s.",
+        ("topic", "group"),
+        {"multiprocess_mode": "livesum"},
+    ),
+    "conquiet_mq_handle_seconds": (Histogram, "Time in the handler.", _PLACE, {"buckets": _BUCKETS}),
+    "conquiet_mq_settle_seconds": (
+        Histogram,
+        "Time of a settlement's round trip.",
+        _PLACE,
+        {"buckets": _BUCKETS},
+    ),
+    "conquiet_mq_end_to_end_seconds": (
+        Histogram,
+        "From sending to the end of the handler.",
+        _PLACE,
+        {"buckets": _BUCKETS},
+    ),
+}
+
+
+def emit(name: str, amount: float, *labels: str) -> None:
+    """Count, observe or set; never raises."""
+    try:
+        _emitter(name, *labels)(amount)
+    except Exception as error:  # noqa: BLE001 -- metrics never raise
+        _log.debug("metric %s was not emitted: %s", name, error)
+
+
+def count_produced(topic: str, partition: int, messages: int) -> None:
+    """Messages were added to a partition."""
+    emit("conquiet_mq_produced_total", messages, topic, str(partition))
+
+
+@cache
+def _emitter(name: str, *labels: str) -> Callable[[float], None]:
+    child = _registered(name).labels(*labels)
+    if isinstance(child, Counter):
+        return child.inc
+    return child.set if isinstance(child, Gauge) else child.observe
+
+
+@cache
+def _registered(name: str) -> Counter | Gauge | Histogram:
+    kind, text, labels, options = _METRICS[name]
+    try:
+        made: Counter | Gauge | Histogram = kind(name, text, labels, **options)
+    except ValueError as error:
+        _log.warning("metric %s is not exposed: %s", name, error)
+        made = kind(name, text, labels, registry=None, **options)
+    return made

@@ -1,0 +1,127 @@
+"""The pending browser: what a group was given and has not settled, merged over partitions, read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+from typing import Literal
+
+from conquiet.arguments import check_non_negative_int, check_positive_int
+from conquiet.mq.positions import Position
+from conquiet.mq.topics import Topic
+
+PendingSort = Literal["id", "idle", "deliveries"]
+
+#: Entries that are looked at to find the most idle or the most delivered ones: Redis has no index for that.
+_MAX_SORTED = 10_000
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingEntry:
+    """One message that was delivered and not settled."""
+
+    partition: int
+    id: str
+    consumer: str
+    #: Time since it was last delivered, or kept alive by its consumer.
+    idle_ms: int
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingPage:
+    """Some of the pending entries."""
+
+    entries: tuple[PendingEntry, ...]
+    #: For the next page, `None` at the end. By id it neither skips nor repeats; in the other orders a list
+    #: that changes meanwhile moves under it.
+    cursor: str | None
+    #: Whether every pending entry was considered; sorting looks at 10,000 at most.
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingQuery:
+    """Which pending entries, in which order: oldest id, longest idle or most deliveries first."""
+
+    limit: int = 100
+    cursor: str | None = None
+    sort: PendingSort = "idle"
+    min_idle_ms: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive_int("limit", self.limit)
+        check_non_negative_int("min_idle_ms", self.min_idle_ms)
+        if self.sort not in ("id", "idle", "deliveries"):
+            raise ValueError(f"sort must be 'id', 'idle' or 'deliveries', got {self.sort!r}")
+
+
+def pending_page(topic: Topic, group: str, partitions: Collection[int], query: PendingQuery) -> PendingPage:
+    """One page of the group's pending entries in these partitions."""
+    look = _Look(topic, group, query.min_idle_ms)
+    return (
+        _page_by_id(look, partitions, query) if query.sort == "id" else _page_sorted(look, partitions, query)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    topic: Topic
+    group: str
+    min_idle_ms: int
+
+    def entries(self, partition: int, start: str = "-") -> Iterator[PendingEntry]:
+        stream = self.topic.keys.stream(partition)
+        idle = ("IDLE", self.min_idle_ms) if self.min_idle_ms else ()
+        while True:
+            command = ("XPENDING", stream, self.group, *idle, start, "+", _PAGE)
+            rows = self.topic.call(*command, group=self.group, parse_detail=True)
+            for row in rows:
+                yield PendingEntry(
+                    partition=partition,
+                    id=row["message_id"].decode(),
+                    consumer=row["consumer"].decode(),
+                    idle_ms=row["time_since_delivered"],
+                    deliveries=row["times_delivered"],
+                )
+            if len(rows) < _PAGE:
+                return
+            start = f"({rows[-1]['message_id'].decode()}"
+
+
+def _page_by_id(look: _Look, partitions: Collection[int], query: PendingQuery) -> PendingPage:
+    after = None if query.cursor is None else Position.parse(query.cursor)
+    streams = [
+        look.entries(partition, "-" if after is None else after.start_in(partition))
+        for partition in partitions
+    ]
+    entries = tuple(islice(merge(*streams, key=_position), query.limit))
+    return PendingPage(
+        entries=entries, cursor=str(_position(entries[-1])) if len(entries) == query.limit else None
+    )
+
+
+def _page_sorted(look: _Look, partitions: Collection[int], query: PendingQuery) -> PendingPage:
+    share = max(1, _MAX_SORTED // len(partitions))
+    found: list[PendingEntry] = []
+    is_complete = True
+    for partition in partitions:
+        some = list(islice(look.entries(partition), share + 1))
+        is_complete = is_complete and len(some) <= share
+        found += some[:share]
+    by_idle = query.sort == "idle"
+    found.sort(key=lambda entry: (-(entry.idle_ms if by_idle else entry.deliveries), _position(entry)))
+    begin = int(query.cursor or 0)
+    end = begin + query.limit
+    return PendingPage(
+        entries=tuple(found[begin:end]),
+        cursor=str(end) if end < len(found) else None,
+        is_complete=is_complete,
+    )
+
+
+def _position(entry: PendingEntry) -> Position:
+    return Position.of(entry.id.encode(), entry.partition)

@@ -1,0 +1,58 @@
+"""RetryPolicy: whether and when a failed message is tried again; no Redis, no clock."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+Backoff = Literal["fixed", "exponential", "jitter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often, how soon, and after which exceptions."""
+
+    #: Deliveries in all, the first one included; a worker that dies counts too.
+    max_attempts: int = 5
+    #: "fixed": the base each time. "exponential": doubling. "jitter": decorrelated, between the base and
+    #: three times the last delay, so that messages that failed together do not come back together.
+    backoff: Backoff = "jitter"
+    base_delay_ms: int = 1_000
+    max_delay_ms: int = 60_000
+    #: Only these exceptions are retried; any other goes to the dead letters at once.
+    retry_on: tuple[type[Exception], ...] = (Exception,)
+    #: Never these, even if `retry_on` has a parent of theirs.
+    never_on: tuple[type[Exception], ...] = ()
+    random: random.Random = field(default_factory=random.Random, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise ValueError(f"max_attempts must be at least 1, got {self.max_attempts!r}")
+        if self.backoff not in ("fixed", "exponential", "jitter"):
+            raise ValueError(f"backoff must be 'fixed', 'exponential' or 'jitter', got {self.backoff!r}")
+        if not 0 <= self.base_delay_ms <= self.max_delay_ms:
+            raise ValueError(
+                f"base_delay_ms must lie between 0 and max_delay_ms={self.max_delay_ms!r}, "
+                f"got {self.base_delay_ms!r}"
+            )
+
+    def is_retried(self, error: Exception) -> bool:
+        """Whether this exception is one to try again after."""
+        return isinstance(error, self.retry_on) and not isinstance(error, self.never_on)
+
+    def is_exhausted(self, attempt: int) -> bool:
+        """Whether attempt number `attempt` was the last one."""
+        return attempt >= self.max_attempts
+
+    def delay_ms(self, attempt: int, last_delay_ms: int = 0) -> int:
+        """How long to wait after attempt number `attempt`, counted from 1."""
+        match self.backoff:
+            case "fixed":
+                delay = self.base_delay_ms
+            case "exponential":
+                # Capped before it is computed: 2 ** 1000 is a number, but not a delay.
+                delay = self.base_delay_ms * 2 ** min(attempt - 1, 40)
+            case _:
+                delay = self.random.randint(self.base_delay_ms, 3 * max(self.base_delay_ms, last_delay_ms))
+        return min(delay, self.max_delay_ms)

@@ -1,0 +1,47 @@
+-- Stands before every script of the MQ: the server's clock, and whether the caller still owns the partition.
+-- A lease is a hash: owner, epoch, expiresAtMs, turn. An expired lease is nobody's, even if the key is still there.
+
+-- Redis before 7 needs this: TIME and XPENDING are not deterministic, and what follows writes.
+if redis.replicate_commands then redis.replicate_commands() end
+
+-- The caller may give its own time, as tests do; an empty string means the server's.
+local function now_ms(given)
+  if given ~= '' then return tonumber(given) end
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local function owns(lease, owner, epoch, now)
+  local held = redis.call('HMGET', lease, 'owner', 'epoch', 'expiresAtMs')
+  return held[1] == owner and held[2] == epoch and tonumber(held[3]) > now
+end
+
+-- A client that lost a reply may send its call again by itself; what the first call delivered nobody would handle. So
+-- each call that changes something has its turn, and a second one with the same turn changes nothing.
+local function is_repeated(lease, turn)
+  return redis.call('HGET', lease, 'turn') ~= turn
+end
+
+local function end_turn(lease)
+  redis.call('HINCRBY', lease, 'turn', 1)
+end
+
+-- Pending at this consumer, at this delivery count: nobody has taken the entry since.
+local function holds(stream, group, owner, id, count)
+  local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]
+  return pending and pending[2] == owner and pending[4] == tonumber(count)
+end
+
+-- Claims one pending entry and returns {id, fields, delivery count, last failure or ''}; nil if the stream no longer
+-- has it.
+local function claim(stream, group, owner, id, failures)
+  local entry = redis.call('XCLAIM', stream, group, owner, 0, id)[1]
+  if not entry then
+    -- Redis 7 has forgotten a deleted entry by now, 6.2 would keep it pending for ever.
+    redis.call('XACK', stream, group, id)
+    redis.call('HDEL', failures, id)
+    return nil
+  end
+  local count = redis.call('XPENDING', stream, group, id, id, 1)[1][4]
+  return {entry[1], entry[2], count, redis.call('HGET', failures, id) or ''}
+end

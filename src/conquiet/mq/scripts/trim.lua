@@ -1,0 +1,53 @@
+-- Removes the oldest entries of a stream that every group has finished: below each group's oldest pending entry, or
+-- its last delivered one if nothing is pending. A stream that lacks one of the topic's groups is left alone: that
+-- group will begin at the stream's beginning.
+--
+-- KEYS[1] the stream
+-- ARGV[1] keep at least so many entries, '' for any   ARGV[2] keep what is not older, ms, '' for any
+-- ARGV[3] now, ms, or ''   ARGV[4] remove at most so many   ARGV[5…] the groups of the topic
+--
+-- Returns {removed, 1 if there may be more to remove, groups that the stream lacks}.
+
+-- By text: a number of Lua holds 53 of an id's 64 bits.
+local function is_less(a, b)
+  if #a ~= #b then return #a < #b end
+  return a < b
+end
+
+local function is_before(a, b)
+  local a_ms, a_sequence = string.match(a, '^(%d+)-(%d+)$')
+  local b_ms, b_sequence = string.match(b, '^(%d+)-(%d+)$')
+  if a_ms ~= b_ms then return is_less(a_ms, b_ms) end
+  return is_less(a_sequence, b_sequence)
+end
+
+if redis.call('EXISTS', KEYS[1]) == 0 then return {0, 0, {}} end
+local low, is_here = nil, {}
+for _, info in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local group = {}
+  for i = 1, #info, 2 do group[info[i]] = info[i + 1] end
+  is_here[group['name']] = true
+  local oldest = redis.call('XPENDING', KEYS[1], group['name'])[2]
+  -- The last delivered entry itself is finished if nothing is pending; it is kept, which costs one entry.
+  local mark = oldest or group['last-delivered-id']
+  if not low or is_before(mark, low) then low = mark end
+end
+local missing = {}
+for i = 5, #ARGV do
+  if not is_here[ARGV[i]] then missing[#missing + 1] = ARGV[i] end
+end
+if not low or #missing > 0 then return {0, 0, missing} end
+if ARGV[2] ~= '' then
+  local oldest_kept = string.format('%.0f-0', math.max(0, now_ms(ARGV[3]) - tonumber(ARGV[2])))
+  if is_before(oldest_kept, low) then low = oldest_kept end
+end
+-- Nothing lies before it, and XRANGE refuses to look.
+if low == '0-0' then return {0, 0, missing} end
+
+local limit = tonumber(ARGV[4])
+if ARGV[1] ~= '' then limit = math.min(limit, redis.call('XLEN', KEYS[1]) - tonumber(ARGV[1])) end
+if limit <= 0 then return {0, 0, missing} end
+local entries = redis.call('XRANGE', KEYS[1], '-', '(' .. low, 'COUNT', limit + 1)
+local first_kept = entries[limit + 1]
+local removed = redis.call('XTRIM', KEYS[1], 'MINID', '=', first_kept and first_kept[1] or low)
+return {removed, first_kept and 1 or 0, missing}

@@ -1,0 +1,172 @@
+"""How a handled message is settled, without Redis and without a clock."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from conquiet.errors import MalformedEntry
+from conquiet.mq import Ack, DeadLetter, Envelope, MqMessage, Retry, RetryPolicy
+from conquiet.mq.settlement import Failure, Settlement, SettlementRules
+from conquiet.queue import QueueMessage
+
+POLICY = RetryPolicy(max_attempts=3, backoff="exponential", base_delay_ms=100)
+FIRST = Failure(first_delivered_at_ms=900)
+
+
+def rules(mode="in_place", policy=POLICY):
+    return SettlementRules(policy=policy, mode=mode, consumer="worker-1")
+
+
+def message(*, count=1, attempts_before=0, payload=None, data=b"", original_id=None):
+    envelope = Envelope(
+        topic="orders",
+        partition=2,
+        payload={"n": 1} if payload is None else payload,
+        key="anna",
+        headers={"trace": "abc"},
+        attempt=attempts_before,
+        original_id=original_id,
+    )
+    return MqMessage(
+        topic="orders",
+        group="billing",
+        partition=2,
+        id="5-0",
+        attempt=attempts_before + count,
+        envelope=envelope,
+        delivery_count=count,
+        source=QueueMessage("orders", "billing", "5-0", {}, count),
+        data=data,
+    )
+
+
+def error(text="broken"):
+    try:
+        raise ValueError(text)
+    except ValueError as caught:
+        return caught
+
+
+@pytest.mark.parametrize("outcome", [None, Ack()])
+def test_success_is_an_ack(outcome):
+    assert rules().for_outcome(message(), outcome, FIRST, 1_000) == Settlement("ack", "5-0", 1)
+
+
+def test_a_failure_waits_by_the_policy_and_is_remembered():
+    settlement = rules().for_error(message(count=2), error(), FIRST, 1_000)
+
+    assert (settlement.kind, settlement.first, settlement.delivery_count) == ("retry", 200, 2)
+    remembered = Failure.decode(settlement.second.encode(), now_ms=9_999)
+    assert remembered == Failure(900, 200, "ValueError", "broken")
+
+
+def test_a_retry_waits_as_long_as_the_handler_said():
+    settlement = rules().for_outcome(message(), Retry(delay_ms=7, reason="closed"), FIRST, 1_000)
+
+    assert (settlement.kind, settlement.first) == ("retry", 7)
+    assert json.loads(settlement.second)["error_message"] == "closed"
+
+
+@pytest.mark.parametrize("mode", ["in_place", "requeue"])
+def test_after_the_last_attempt_it_is_dead(mode):
+    for settlement in (
+        rules(mode).for_error(message(count=3), error(), FIRST, 1_000),
+        rules(mode).for_outcome(message(count=3), Retry(), FIRST, 1_000),
+        rules(mode).for_outcome(message(), DeadLetter("never"), FIRST, 1_000),
+    ):
+        assert settlement.kind == "dead"
+
+
+def test_a_requeued_copy_keeps_the_message_and_knows_its_group_and_attempts():
+    settlement = rules("requeue").for_error(message(count=1, attempts_before=1), error(), FIRST, 1_000)
+
+    partition, _, data = settlement.second.partition(b":")
+    copy = json.loads(data)
+    assert (settlement.kind, settlement.first, partition) == ("requeue", 200, b"2")
+    assert (copy["attempt"], copy["originalMessageId"], copy["forGroup"]) == (2, "5-0", "billing")
+    assert (copy["payload"], copy["key"], copy["headers"]) == ({"n": 1}, "anna", {"trace": "abc"})
+
+
+def test_a_copy_of_a_copy_knows_the_first_entry():
+    settlement = rules("requeue").for_error(message(original_id="1-0"), error(), FIRST, 1_000)
+
+    assert json.loads(settlement.second.partition(b":")[2])["originalMessageId"] == "1-0"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_up_to_the_last_attempt_a_message_is_no_poison(count):
+    assert rules().for_poison(message(count=count), FIRST, 1_000) is None
+
+
+def test_a_message_that_was_delivered_too_often_is_poison():
+    failure = Failure(900, 100, "", "")
+
+    letter = json.loads(rules().for_poison(message(count=4), failure, 1_000).first)
+
+    assert (letter["errorType"], letter["attempts"]) == ("Poison", 3)
+    assert letter["errorMessage"] == "delivered 3 times and never finished"
+
+
+def test_poison_that_failed_before_keeps_its_last_error():
+    failure = Failure(900, 100, "KeyError", "'n'")
+
+    letter = json.loads(rules().for_poison(message(count=4), failure, 1_000).first)
+
+    assert letter["errorType"] == "KeyError"
+    assert letter["errorMessage"] == "delivered 3 times and never finished; 'n'"
+
+
+def test_a_dead_letter_tells_everything():
+    policy = RetryPolicy(max_attempts=1)
+
+    letter = json.loads(rules(policy=policy).for_error(message(), error(), FIRST, 1_000).first)
+
+    assert "in error" in letter.pop("traceback")
+    assert letter.pop("envelope")["payload"] == {"n": 1}
+    assert letter == {
+        "topic": "orders",
+        "group": "billing",
+        "partition": 2,
+        "key": "anna",
+        "headers": {"trace": "abc"},
+        "originalMessageId": "5-0",
+        "attempts": 1,
+        "firstDeliveredAt": 900,
+        "lastDeliveredAt": 1_000,
+        "deadLetteredAt": 1_000,
+        "lastConsumer": "worker-1",
+        "errorType": "ValueError",
+        "errorMessage": "broken",
+    }
+
+
+@pytest.mark.parametrize("mode", ["in_place", "requeue"])
+@pytest.mark.parametrize("payload", [{"n": "\ud800"}, {"n": float("inf")}])
+def test_a_payload_that_cannot_be_written_again_is_kept_as_it_came(mode, payload):
+    msg = message(payload=payload, data=b"as it came")
+
+    letter = json.loads(rules(mode).for_outcome(msg, DeadLetter("no"), FIRST, 1_000).first)
+
+    assert "envelope" not in letter
+    ((name, value),) = letter["fieldsBase64"]
+    assert (base64.b64decode(name), base64.b64decode(value)) == (b"data", b"as it came")
+
+
+def test_a_copy_that_cannot_be_written_is_a_dead_letter_instead():
+    settlement = rules("requeue").for_error(message(payload={"n": "\ud800"}), error(), FIRST, 1_000)
+
+    assert settlement.kind == "dead"
+
+
+def test_a_malformed_entry_keeps_its_bytes():
+    entry = MalformedEntry("5-0", ((b"x", b"\xff"), (b"x", b"y")), 1, "no data")
+
+    settlement = rules().for_malformed(entry, topic="orders", group="billing", partition=2, now_ms=5)
+
+    letter = json.loads(settlement.first)
+    assert settlement.kind == "dead"
+    assert letter["fieldsBase64"] == [["eA==", "/w=="], ["eA==", "eQ=="]]
+    assert (letter["errorType"], letter["errorMessage"]) == ("Malformed", "no data")

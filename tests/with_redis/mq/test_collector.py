@@ -1,0 +1,99 @@
+"""MqCollector: asked only when scraped, and silent about what it does not know."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from prometheus_client import CollectorRegistry, generate_latest
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from conquiet.mq import MqCollector
+from tests.services import free_port
+from tests.with_redis.mq.by_hand import Hand
+from tests.with_redis.mq.consuming import GROUP
+
+
+@pytest.fixture
+def registry():
+    return CollectorRegistry(auto_describe=True)
+
+
+@pytest.fixture
+def broken(topic, client):
+    """A topic whose stream is no stream."""
+    client.set(topic.keys.stream(0), "no stream")
+    yield topic
+    client.delete(topic.keys.stream(0))
+
+
+def test_a_scrape_tells_lag_pending_ages_length_and_dead_letters(wide, producer, client, registry):
+    for n in range(6):
+        producer.send(wide.name, {"n": n}, partition=n % 2)
+    Hand(wide, 0).give_up(count=1)
+    Hand(wide, 1).read(2)
+    registry.register(MqCollector(client, [wide.name]))
+
+    def value(metric, partition):
+        return registry.get_sample_value(
+            f"conquiet_mq_{metric}", {"topic": wide.name, "partition": str(partition), "group": GROUP}
+        )
+
+    assert registry.get_sample_value("conquiet_mq_up") == 1
+    assert [value("lag", partition) for partition in wide.partitions] == [2, 1, 0, 0]
+    assert [value("pending", partition) for partition in wide.partitions] == [0, 2, 0, 0]
+    assert value("oldest_pending_age_seconds", 0) is None
+    assert 0 <= value("oldest_pending_age_seconds", 1) < 60
+    assert 0 <= value("oldest_undelivered_age_seconds", 0) < 60
+    place = {"topic": wide.name, "partition": "1"}
+    assert registry.get_sample_value("conquiet_mq_topic_length", place) == 3
+    assert registry.get_sample_value("conquiet_mq_dead_letters", {"topic": wide.name}) == 1
+
+
+def test_every_topic_is_told_unless_some_are_named(topic, wide, client):
+    def named(*topics):
+        families = MqCollector(client, *topics).collect()
+        lengths = next(family for family in families if family.name == "conquiet_mq_topic_length")
+        return {sample.labels["topic"] for sample in lengths.samples}
+
+    assert named() >= {topic.name, wide.name}
+    assert named([wide.name, "not-created-yet"]) == {wide.name}
+
+
+def test_an_unknown_lag_is_absent_and_never_zero(topic, send, client, registry):
+    ids = send(20)
+    Hand(topic).read(1)
+    client.xdel(topic.keys.stream(0), ids[10])
+
+    registry.register(MqCollector(client, [topic.name], count_limit=5))
+
+    text = generate_latest(registry).decode()
+    assert "conquiet_mq_lag{" not in text
+    assert f'conquiet_mq_pending{{group="{GROUP}",partition="0",topic="{topic.name}"}} 1.0' in text
+
+
+def test_redis_away_is_a_scrape_that_says_so(registry):
+    client = redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0))
+
+    registry.register(MqCollector(client))
+
+    text = generate_latest(registry).decode()
+    assert "conquiet_mq_up 0.0" in text
+    assert "topic=" not in text
+
+
+def test_a_topic_that_cannot_be_read_makes_the_scrape_say_so(broken, client, registry):
+    registry.register(MqCollector(client, [broken.name]))
+
+    assert registry.get_sample_value("conquiet_mq_up") == 0
+
+
+def test_registering_asks_nothing_and_the_labels_name_no_consumer(topic, send, client, registry):
+    send(1)
+    Hand(topic, owner="worker-1").read()
+    asked = client.info("stats")["total_commands_processed"]
+
+    registry.register(MqCollector(client, [topic.name]))
+
+    assert client.info("stats")["total_commands_processed"] == asked + 1
+    assert b"worker-1" not in generate_latest(registry)

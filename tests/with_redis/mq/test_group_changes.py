@@ -1,0 +1,135 @@
+"""What an operator does to a group loses nothing: reset, prune, delete."""
+
+from __future__ import annotations
+
+import pytest
+
+from conquiet.mq import MqAdmin, TopicError
+from conquiet.mq.leases import LeaseStore
+from tests.with_redis.mq.by_hand import Hand
+from tests.with_redis.mq.consuming import GROUP, pending
+
+
+@pytest.fixture
+def admin(client):
+    return MqAdmin(client)
+
+
+def consumers(topic, partition=0, group=GROUP):
+    infos = topic.client.xinfo_consumers(topic.keys.stream(partition), group)
+    return sorted(info["name"].decode() for info in infos)
+
+
+def last_delivered(topic, partition=0):
+    (info,) = topic.client.xinfo_groups(topic.keys.stream(partition))
+    return info["last-delivered-id"].decode()
+
+
+def test_a_reset_keeps_the_pending_list_and_delivers_again(topic, send, admin):
+    ids = send(6)
+    hand = Hand(topic)
+    messages = hand.read(4)
+    hand.finish(messages[:3])
+    before = pending(topic)
+
+    (told,) = admin.reset_group(topic.name, GROUP, ids[1])
+    (done,) = admin.reset_group(topic.name, GROUP, ids[1], dry_run=False)
+
+    assert told == done
+    assert (done.last_delivered_id, done.delivered_again, done.skipped) == (ids[3], 3, 0)
+    assert pending(topic) == before == {ids[3]: ("worker-1", 1)}
+    assert [msg.id for msg in hand.read()] == ids[1:]
+
+
+def test_a_dry_run_is_the_default_and_moves_nothing(topic, send, admin):
+    ids = send(6)
+    Hand(topic).read(2)
+
+    (told,) = admin.reset_group(topic.name, GROUP, "end")
+
+    assert (told.delivered_again, told.skipped) == (0, 4)
+    assert last_delivered(topic) == ids[1]
+
+
+def test_a_group_is_reset_to_the_start_the_end_or_a_time(topic, admin, client):
+    ids = ["1000-0", "1000-1", "2000-0", "3000-0"]
+    for entry_id in ids:
+        client.xadd(topic.keys.stream(0), {"data": "{}"}, id=entry_id)
+    hand = Hand(topic)
+
+    def next_ids(to):
+        admin.reset_group(topic.name, GROUP, to, dry_run=False)
+        return [msg.id for msg in hand.read()]
+
+    assert next_ids("start") == ids
+    assert next_ids("end") == []
+    assert next_ids(1_000) == ids
+    assert next_ids(1_001) == ids[2:]
+    assert next_ids("1000-1") == ids[1:]
+    assert next_ids("0-0") == ids
+
+
+def test_more_than_is_counted_is_unknown(topic, send, admin):
+    send(20)
+    Hand(topic)
+
+    (told,) = admin.reset_group(topic.name, GROUP, "end", count_limit=19)
+
+    assert (told.delivered_again, told.skipped) == (0, None)
+
+
+def test_a_reset_reaches_partitions_where_the_group_has_not_begun(wide, producer, admin, client):
+    Hand(wide, 0)
+    for partition in (0, 1):
+        producer.send(wide.name, {}, partition=partition)
+
+    resets = admin.reset_group(wide.name, GROUP, "end", dry_run=False)
+
+    assert [(reset.partition, reset.skipped) for reset in resets] == [(0, 1), (1, 1)]
+    assert Hand(wide, 1).read() == []
+    assert not client.exists(wide.keys.stream(2))
+
+
+def test_only_consumers_without_pending_entries_that_are_not_alive_are_pruned(topic, send, admin, client):
+    stream = topic.keys.stream(0)
+    send(1)
+    Hand(topic, owner="holds").read()
+    client.delete(topic.keys.lease(GROUP, 0))
+    Hand(topic, owner="owns")
+    LeaseStore(topic, GROUP).heartbeat("member", 60_000)
+    for name in ("owns", "member", "dead-1", "dead-2"):
+        client.xgroup_createconsumer(stream, GROUP, name)
+
+    told = admin.prune_consumers(topic.name, GROUP, dry_run=True)
+    pruned = admin.prune_consumers(topic.name, GROUP)
+
+    assert (
+        [consumer.name for consumer in told] == [consumer.name for consumer in pruned] == ["dead-1", "dead-2"]
+    )
+    assert consumers(topic) == ["holds", "member", "owns"]
+    assert len(pending(topic)) == 1
+
+
+def test_a_group_with_pending_messages_is_deleted_only_by_force(topic, send, admin, client):
+    send(2)
+    hand = Hand(topic)
+    hand.read()
+
+    with pytest.raises(TopicError, match="2 messages of partition 0 are pending"):
+        admin.delete_group(topic.name, GROUP)
+    kept = pending(topic)
+    admin.delete_group(topic.name, GROUP, force=True)
+
+    assert len(kept) == 2
+    assert client.xinfo_groups(topic.keys.stream(0)) == []
+    assert not client.exists(topic.keys.lease(GROUP, 0))
+
+
+def test_a_group_with_live_members_is_not_deleted(topic, admin):
+    Hand(topic)
+    LeaseStore(topic, GROUP).heartbeat("worker-1", 60_000)
+
+    with pytest.raises(TopicError, match="worker-1 work for it"):
+        admin.delete_group(topic.name, GROUP)
+
+    assert len(admin.groups(topic.name)) == 1

@@ -1,0 +1,325 @@
+"""Leases against a model of them: whatever the owners do and whatever the clock says, one owner at a time."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from conquiet.errors import LeaseLostError, QueueError
+from conquiet.mq import Producer, Topic, Topics
+from conquiet.mq.leases import Lease, LeaseStore
+from conquiet.mq.partition import LeasedPartition
+from conquiet.mq.settlement import Settlement
+from conquiet.queue.connection import open_client
+from tests.services import redis_server
+from tests.with_redis.mq.consuming import GROUP, pending
+
+TTL_MS = 60_000
+owner_names = st.sampled_from(["anna", "ben", "clara"])
+
+
+class LeaseModel(RuleBasedStateMachine):
+    """Who holds the lease in which epoch until when; what is pending, where, and delivered how often."""
+
+    url: str
+    held = Bundle("held")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client = redis.Redis.from_url(self.url)
+        self.topic = Topics(self.client).create(f"model-{uuid.uuid4().hex[:10]}")
+        self.producer = Producer(self.client)
+        self.now = 1_000_000
+        self.store = LeaseStore(self.topic, GROUP, now_ms=lambda: self.now)
+        self.owner: tuple[str, int] | None = None
+        #: The last handle of each lease: a second `acquire` of one's own lease replaces the first one's.
+        self.newest: dict[Lease, LeasedPartition] = {}
+        self.expires_at = 0
+        self.epoch = 0
+        self.unread: list[str] = []
+        self.pending: dict[str, tuple[str, int]] = {}
+        self.client.xgroup_create(self.topic.keys.stream(0), GROUP, "0-0", mkstream=True)
+
+    def handle(self, lease: Lease) -> LeasedPartition:
+        return self.newest.get(lease) or LeasedPartition(self.topic, GROUP, lease, self.store)
+
+    def is_valid(self, lease: Lease) -> bool:
+        return self.owner == (lease.owner, lease.epoch) and self.now < self.expires_at
+
+    @rule(ms=st.sampled_from([1, TTL_MS // 2, TTL_MS - 1, TTL_MS, 3 * TTL_MS]))
+    def let_time_pass(self, ms):
+        self.now += ms
+
+    @rule()
+    def send(self):
+        self.unread += self.producer.send_many(self.topic.name, [{"n": 1}, {"n": 2}])
+
+    @rule(target=held, name=owner_names)
+    def acquire(self, name):
+        is_free = self.owner is None or self.now >= self.expires_at
+        is_own = not is_free and self.owner[0] == name
+
+        lease = self.store.acquire(0, name, TTL_MS)
+
+        assert (lease is not None) == (is_free or is_own)
+        if lease is None:
+            # What somebody would have who did not listen.
+            return Lease(0, name, self.epoch)
+        if is_free:
+            assert lease.epoch > self.epoch
+            self.epoch = lease.epoch
+        assert lease.epoch == self.epoch
+        self.owner, self.expires_at = (name, lease.epoch), self.now + TTL_MS
+        self.newest[lease] = LeasedPartition(self.topic, GROUP, lease, self.store)
+        return lease
+
+    @rule(lease=held)
+    def renew(self, lease):
+        is_valid = self.is_valid(lease)
+
+        assert self.store.renew(lease, TTL_MS, self.in_hands_of(lease)) == is_valid
+
+        if is_valid:
+            self.expires_at = self.now + TTL_MS
+
+    @rule(lease=held)
+    def release(self, lease):
+        is_valid = self.is_valid(lease)
+
+        assert self.store.release(lease) == is_valid
+
+        if is_valid:
+            self.owner = None
+
+    @rule(lease=held, count=st.integers(1, 3))
+    def read(self, lease, count):
+        if not self.is_valid(lease):
+            with pytest.raises(LeaseLostError):
+                self.handle(lease).settle_and_read([], count)
+            return
+
+        _, batch = self.handle(lease).settle_and_read([], count)
+
+        assert [msg.id for msg in batch.messages] == self.unread[:count]
+        self.unread = self.unread[count:]
+        self.pending |= {msg.id: (lease.owner, 1) for msg in batch.messages}
+
+    @rule(lease=held)
+    def take_over(self, lease):
+        if not self.is_valid(lease):
+            with pytest.raises(LeaseLostError):
+                self.handle(lease).take_over(None, 100)
+            return
+        taken, after = [], None
+        while True:
+            page = self.handle(lease).take_over(after, 2)
+            taken += page.batch.messages
+            if page.after is None:
+                break
+            after = page.after
+
+        assert [msg.id for msg in taken] == sorted(self.pending)
+        for msg in taken:
+            assert msg.delivery_count == self.pending[msg.id][1] + 1
+            self.pending[msg.id] = (lease.owner, msg.delivery_count)
+
+    @rule(lease=held, kind=st.sampled_from(["ack", "hand_back", "dead"]))
+    def settle(self, lease, kind):
+        if not self.pending:
+            return
+        entry_id, (consumer, count) = next(iter(self.pending.items()))
+        settlement = Settlement(kind, entry_id, count, "{}" if kind == "dead" else "")
+        if not self.is_valid(lease):
+            with pytest.raises(LeaseLostError):
+                self.handle(lease).settle_and_read([settlement], 0)
+            return
+
+        effects, _ = self.handle(lease).settle_and_read([settlement], 0)
+
+        assert effects == [consumer == lease.owner]
+        if effects == [True]:
+            del self.pending[entry_id]
+            if kind == "hand_back":
+                self.pending = {entry_id: (consumer, max(0, count - 1)), **self.pending}
+
+    @rule(lease=held)
+    def settle_with_an_old_count(self, lease):
+        if not self.pending or not self.is_valid(lease):
+            return
+        entry_id, (_, count) = next(iter(self.pending.items()))
+
+        effects, _ = self.handle(lease).settle_and_read([Settlement("ack", entry_id, count - 1)], 0)
+
+        assert effects == [False]
+
+    @invariant()
+    def the_server_holds_what_the_model_holds(self):
+        assert pending(self.topic) == self.pending
+
+    def in_hands_of(self, lease):
+        return [(id_, count) for id_, (name, count) in self.pending.items() if name == lease.owner]
+
+    def teardown(self):
+        Topics(self.client).delete(self.topic.name)
+        self.client.close()
+
+
+@pytest.mark.parametrize("kind", ["valkey", "redis7", "redis62"])
+def test_the_leases_and_their_model_never_differ(kind):
+    with redis_server(kind) as url:
+        machine = type("Machine", (LeaseModel,), {"url": url})
+        quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=30, stateful_step_count=25, deadline=None, suppress_health_check=quiet
+            ),
+        )
+
+
+@pytest.fixture
+def clock():
+    class Clock:
+        now = 5_000_000
+
+        def __call__(self):
+            return self.now
+
+    return Clock()
+
+
+@pytest.fixture
+def store(topic, clock):
+    return LeaseStore(topic, GROUP, now_ms=clock)
+
+
+def test_an_expired_owner_can_do_nothing(topic, store, clock, send):
+    send(2)
+    old = LeasedPartition(topic, GROUP, store.acquire(0, "anna", TTL_MS), store)
+    old.create_group()
+    _, batch = old.settle_and_read([], 1)
+    clock.now += TTL_MS
+
+    assert not store.renew(old.lease, TTL_MS)
+    assert not store.release(old.lease)
+    for attempt in (
+        lambda: old.settle_and_read([], 1),
+        lambda: old.settle_and_read([Settlement("ack", batch.messages[0].id, 1)], 0),
+        lambda: old.take_over(None, 10),
+        lambda: old.take_due(10),
+    ):
+        with pytest.raises(LeaseLostError, match=r"'anna' lost its lease \(epoch 1\) on partition 0"):
+            attempt()
+    assert pending(topic) == {batch.messages[0].id: ("anna", 1)}
+
+
+def test_an_old_epoch_of_the_same_owner_can_do_nothing(topic, store, clock):
+    old = store.acquire(0, "anna", TTL_MS)
+    clock.now += TTL_MS
+    new = store.acquire(0, "anna", TTL_MS)
+
+    assert new.epoch == old.epoch + 1
+    assert not store.renew(old, TTL_MS)
+    assert not store.release(old)
+    assert store.renew(new, TTL_MS)
+
+
+def test_epochs_rise_even_when_the_lease_key_is_gone(topic, store, client):
+    first = store.acquire(0, "anna", TTL_MS)
+    client.delete(topic.keys.lease(GROUP, 0))
+
+    assert store.acquire(0, "ben", TTL_MS).epoch > first.epoch
+
+
+def test_a_lease_that_nobody_renews_leaves_no_key_for_ever(topic, store, client):
+    store.acquire(0, "anna", 1_000)
+
+    assert 0 < client.pttl(topic.keys.lease(GROUP, 0)) <= 2_000
+
+
+def test_renewing_keeps_messages_alive_and_leaves_their_count(topic, store, send, client):
+    send(1)
+    partition = LeasedPartition(topic, GROUP, store.acquire(0, "anna", TTL_MS), store)
+    partition.create_group()
+    _, batch = partition.settle_and_read([], 1)
+    stream, (msg,) = topic.keys.stream(0), batch.messages
+    client.xclaim(stream, GROUP, "anna", 0, [msg.id], idle=50_000, justid=True)
+
+    assert store.renew(partition.lease, TTL_MS, [(msg.id, 1)])
+
+    (row,) = client.xpending_range(stream, GROUP, "-", "+", 10)
+    assert row["time_since_delivered"] < 5_000
+    assert row["times_delivered"] == 1
+
+
+def test_renewing_does_not_take_back_what_somebody_else_has_taken(topic, store, send, client):
+    send(1)
+    partition = LeasedPartition(topic, GROUP, store.acquire(0, "anna", TTL_MS), store)
+    partition.create_group()
+    _, batch = partition.settle_and_read([], 1)
+    (msg,) = batch.messages
+    client.xclaim(topic.keys.stream(0), GROUP, "thief", 0, [msg.id])
+
+    assert store.renew(partition.lease, TTL_MS, [(msg.id, 1)])
+
+    assert pending(topic) == {msg.id: ("thief", 2)}
+
+
+def test_whatever_is_asked_of_a_server_that_is_away_is_a_queue_error():
+    with open_client("redis://127.0.0.1:1") as away:
+        topic = Topic(client=away, name="orders", partition_count=1, layout="plain")
+        store = LeaseStore(topic, GROUP)
+        partition = LeasedPartition(topic, GROUP, Lease(0, "anna", 1), store)
+
+        for call in (
+            lambda: store.acquire(0, "anna", TTL_MS),
+            lambda: partition.take_over(None, 10),
+            lambda: partition.wait_for_new("0-0", 1),
+            partition.last_delivered,
+            partition.create_group,
+        ):
+            with pytest.raises(QueueError):
+                call()
+
+
+def test_members_are_those_that_said_so_lately(store, clock):
+    assert store.heartbeat("anna", 1_000) == ["anna"]
+    clock.now += 500
+    assert store.heartbeat("ben", 1_000) == ["anna", "ben"]
+    clock.now += 500
+    assert store.heartbeat("ben", 1_000) == ["ben"]
+    assert store.heartbeat("ben", 0) == []
+
+
+@pytest.mark.parametrize("call", ["read", "settle", "take_over", "take_due"])
+def test_a_call_that_the_client_repeats_because_its_reply_was_lost_changes_nothing(
+    topic, store, clock, send, call
+):
+    send(3)
+    lease = store.acquire(0, "anna", TTL_MS)
+    partition = LeasedPartition(topic, GROUP, lease, store)
+    partition.create_group()
+    _, batch = partition.settle_and_read([], 2)
+    first, second = batch.messages
+    partition.settle_and_read([Settlement("retry", first.id, 1, 0, "{}")], 0)
+    # As after a reply that was lost: the owner begins again, and its client sends the first call twice.
+    store.acquire(0, "anna", TTL_MS)
+    sent, sent_again = (LeasedPartition(topic, GROUP, lease, store) for _ in range(2))
+    calls = {
+        "read": lambda of: of.settle_and_read([], 1),
+        "settle": lambda of: of.settle_and_read([Settlement("ack", second.id, 1)], 0),
+        "take_over": lambda of: of.take_over(None, 10),
+        "take_due": lambda of: of.take_due(10),
+    }
+
+    calls[call](sent)
+    before = pending(topic)
+
+    with pytest.raises(QueueError, match="reply was lost"):
+        calls[call](sent_again)
+    assert pending(topic) == before

@@ -1,0 +1,106 @@
+"""What the MQ tells Prometheus."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import REGISTRY
+
+from conquiet.mq import DeadLetter, Retry
+from tests.eventually import eventually
+from tests.with_redis.mq.consuming import GROUP, metric, quick, wait_until_finished
+
+
+@pytest.fixture
+def place(topic):
+    return {"topic": topic.name, "partition": "0", "group": GROUP}
+
+
+def by_number(msg):
+    """0 succeeds, 1 is retried once, 2 is a dead letter."""
+    if msg.payload["n"] == 1 and msg.attempt == 1:
+        return Retry(delay_ms=20)
+    return DeadLetter("no") if msg.payload["n"] == 2 else None
+
+
+def test_messages_are_counted_by_what_became_of_them(topic, send, start, place):
+    send(3)
+
+    start(topic, by_number)
+    wait_until_finished(topic)
+
+    eventually(lambda: metric("conquiet_mq_settled_total", **place, result="ack") == 2)
+    assert metric("conquiet_mq_settled_total", **place, result="retry") == 1
+    assert metric("conquiet_mq_settled_total", **place, result="dead") == 1
+    assert metric("conquiet_mq_produced_total", topic=topic.name, partition="0") == 3
+    assert metric("conquiet_mq_consumed_total", **place) == 4
+
+
+def test_times_are_measured(topic, send, start, place):
+    send(5)
+
+    start(topic, lambda msg: None)
+    wait_until_finished(topic)
+
+    assert metric("conquiet_mq_handle_seconds_count", **place) == 5
+    assert metric("conquiet_mq_end_to_end_seconds_count", **place) == 5
+    eventually(lambda: metric("conquiet_mq_settle_seconds_count", **place) >= 1)
+
+
+def test_owned_partitions_and_messages_in_flight_are_gauges_that_come_back_to_zero(topic, send, start, place):
+    group = {"topic": topic.name, "group": GROUP}
+    highest = []
+
+    def look(msg):
+        highest.append(metric("conquiet_mq_in_flight", **place))
+
+    send(10)
+    running = start(topic, look)
+    wait_until_finished(topic)
+
+    assert max(highest) == 10
+    eventually(lambda: metric("conquiet_mq_in_flight", **place) == 0)
+    eventually(lambda: metric("conquiet_mq_partitions_owned", **group) == 1)
+    running.stop()
+    assert metric("conquiet_mq_partitions_owned", **group) == 0
+
+
+def test_leases_and_take_overs_are_counted(topic, send, start, place, client):
+    send(2)
+    client.xgroup_create(topic.keys.stream(0), GROUP, "0-0")
+    client.xreadgroup(GROUP, "dead", {topic.keys.stream(0): ">"})
+
+    start(topic, lambda msg: None, config=quick())
+    wait_until_finished(topic)
+
+    assert metric("conquiet_mq_claimed_total", **place) == 2
+    assert metric("conquiet_mq_leases_acquired_total", **place) == 1
+
+
+def test_pending_entries_that_the_stream_no_longer_has_are_counted_and_logged(
+    topic, send, start, place, client, caplog
+):
+    first, _ = send(2)
+    client.xgroup_create(topic.keys.stream(0), GROUP, "0-0")
+    client.xreadgroup(GROUP, "dead", {topic.keys.stream(0): ">"})
+    client.xdel(topic.keys.stream(0), first)
+
+    start(topic, lambda msg: None)
+    wait_until_finished(topic)
+
+    assert metric("conquiet_mq_vanished_total", **place) == 1
+    assert first in caplog.text
+
+
+def test_labels_are_bounded(topic, send, start):
+    send(1)
+    start(topic, lambda msg: None)
+    wait_until_finished(topic)
+
+    labels = {
+        label
+        for family in REGISTRY.collect()
+        if family.name.startswith("conquiet_mq_")
+        for sample in family.samples
+        for label in sample.labels
+    }
+    assert labels <= {"topic", "partition", "group", "result", "le"}
