@@ -9,12 +9,13 @@ JOBS   ?= 2
 # A shell that forbids bytecode makes every start compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check bench format java clean
+.PHONY: help demo test check chaos bench format java clean
 
 help:
 	@echo "make demo    1,000 orders, a killed worker, nothing lost   (ARGS=… for options)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
 	@echo "make check   format, lint, types, layers, README blocks"
+	@echo "make chaos   workers and server killed at random           (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
 
 demo: $(VENV)/.core
@@ -29,6 +30,9 @@ check: $(VENV)/.all
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/pages
+
+chaos: $(VENV)/.all
+	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(ARGS)
 
 bench: $(VENV)/.all
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)

@@ -64,7 +64,10 @@ def _is_lossy(value: Any) -> bool:
                 return True
         return False
     if kind is list or isinstance(value, list):
-        return any(type(item) not in _SCALARS and _is_lossy(item) for item in value)
+        for item in value:  # noqa: SIM110 -- a generator would cost more than the look itself
+            if type(item) not in _SCALARS and _is_lossy(item):
+                return True
+        return False
     return isinstance(value, tuple)
 
 

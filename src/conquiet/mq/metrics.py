@@ -64,10 +64,25 @@ _METRICS: dict[str, tuple[Callable[..., Any], str, tuple[str, ...], dict[str, An
 
 def emit(name: str, amount: float, *labels: str) -> None:
     """Count, observe or set; never raises."""
+    emitter(name, *labels)(amount)
+
+
+@cache
+def emitter(name: str, *labels: str) -> Callable[[float], None]:
+    """What counts, observes or sets one metric: looked up once for what is emitted with every message."""
     try:
-        _emitter(name, *labels)(amount)
+        emit_or_raise = _bound(name, *labels)
     except Exception as error:  # noqa: BLE001 -- metrics never raise
-        _log.debug("metric %s was not emitted: %s", name, error)
+        _log.warning("metric %s is not emitted: %s", name, error)
+        return lambda _amount: None
+
+    def emit_if_possible(amount: float) -> None:
+        try:
+            emit_or_raise(amount)
+        except Exception as error:  # noqa: BLE001 -- metrics never raise
+            _log.debug("metric %s was not emitted: %s", name, error)
+
+    return emit_if_possible
 
 
 def count_produced(topic: str, partition: int, messages: int) -> None:
@@ -75,8 +90,7 @@ def count_produced(topic: str, partition: int, messages: int) -> None:
     emit("conquiet_mq_produced_total", messages, topic, str(partition))
 
 
-@cache
-def _emitter(name: str, *labels: str) -> Callable[[float], None]:
+def _bound(name: str, *labels: str) -> Callable[[float], None]:
     child = _registered(name).labels(*labels)
     if isinstance(child, Counter):
         return child.inc

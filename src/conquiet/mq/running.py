@@ -17,7 +17,7 @@ from conquiet.consume.handling import MessageHandling, check_handler, refuse_unf
 from conquiet.db import DbSession, Inbox
 from conquiet.errors import LeaseLostError
 from conquiet.mq.envelope import MqMessage
-from conquiet.mq.metrics import emit
+from conquiet.mq.metrics import emitter
 from conquiet.mq.outcomes import Ack, DeadLetter, Outcome, Retry
 from conquiet.mq.settlement import Failure, Settlement, SettlementRules
 from conquiet.queue import QueueMessage
@@ -45,6 +45,8 @@ class MessageRun:
         self._check_lease = check_lease
         self._handling = None if engine is None else MessageHandling(self._in_transaction, engine, inbox)
         self._msg: MqMessage | None = None
+        #: Looked up with the first message: a worker's messages are all of one partition.
+        self._observe: tuple[Callable[[float], None], Callable[[float], None]] | None = None
 
     def __call__(self, msg: MqMessage, failure: Failure) -> Settlement:
         """Run the handler to its end and say how to settle the message.
@@ -95,15 +97,16 @@ class MessageRun:
         self._check_lease()
 
     def _measure(self, msg: MqMessage, started: float) -> None:
-        labels = (msg.topic, str(msg.partition), msg.group)
-        emit("conquiet_mq_consumed_total", 1, *labels)
-        emit("conquiet_mq_handle_seconds", time.monotonic() - started, *labels)
-        if msg.envelope.timestamp_ms:
-            emit(
-                "conquiet_mq_end_to_end_seconds",
-                max(0, _now_ms() - msg.envelope.timestamp_ms) / 1000,
-                *labels,
+        if self._observe is None:
+            labels = (msg.topic, str(msg.partition), msg.group)
+            self._observe = (
+                emitter("conquiet_mq_handle_seconds", *labels),
+                emitter("conquiet_mq_end_to_end_seconds", *labels),
             )
+        observe_handling, observe_end_to_end = self._observe
+        observe_handling(time.monotonic() - started)
+        if msg.envelope.timestamp_ms:
+            observe_end_to_end(max(0, _now_ms() - msg.envelope.timestamp_ms) / 1000)
 
 
 class _RolledBackError(Exception):

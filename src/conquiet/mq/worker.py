@@ -73,6 +73,8 @@ class PartitionWorker:
         self._is_stopping = False
         self._unsettled: list[Settlement] = []
         self._unsettled_since = 0.0
+        #: Handed to the handler and not yet counted.
+        self._handled = 0
         #: Read and not begun, in order.
         self._held: deque[MqMessage] = deque()
         self._failures: dict[str, bytes] = {}
@@ -192,6 +194,7 @@ class PartitionWorker:
                 settlement = self._handle(msg, failure)
             finally:
                 self.running = None
+                self._handled += 1
         self._note(settlement)
         if settlement.kind == "retry" and self._config.ordering == "strict":
             self._park_behind(msg.id, msg.key)
@@ -235,6 +238,8 @@ class PartitionWorker:
                 )
         for kind, number in settled.items():
             emit("conquiet_mq_settled_total", number, *self._labels, kind)
+        emit("conquiet_mq_consumed_total", self._handled, *self._labels)
+        self._handled = 0
         self._unsettled.clear()
         emit("conquiet_mq_in_flight", len(self.in_flight) + len(batch.messages), *self._labels)
         return batch
