@@ -95,8 +95,17 @@ class Explorer:
             self._seen.violations += [f"{where}: {problem}" for problem in broken]
         return status
 
+    def _open(self, address: Address, *, client_name: str) -> Site:
+        return Site(address, client_name=client_name)
+
+    def _points(self, point: int, trace: Path) -> CrashPoints:
+        return CrashPoints(point, self._fault, trace=trace)
+
+    def _may_raise(self, error: BaseException) -> bool:
+        return True
+
     def _prepare(self, address: Address) -> list[str]:
-        with Site(address, client_name="prepare") as site:
+        with self._open(address, client_name="prepare") as site:
             site.create_tables()
             self._scenario.prepare(site)
             return site.entry_ids()
@@ -114,8 +123,8 @@ class Explorer:
         signal.alarm(self._scenario.timeout_s)
         status = _FAILED
         try:
-            site = Site(address, client_name=address.stream)
-            points = CrashPoints(point, self._fault, trace=trace)
+            site = self._open(address, client_name=address.stream)
+            points = self._points(point, trace)
             points.watch(site.engine)
             status = self._run_to_the_end(site, points)
         except BaseException:
@@ -126,8 +135,8 @@ class Explorer:
     def _run_to_the_end(self, site: Site, points: CrashPoints) -> int:
         try:
             self._scenario.run(site)
-        except BaseException:
-            if not points.is_reached:
+        except BaseException as error:
+            if not points.is_reached or not self._may_raise(error):
                 raise
         return CRASHED if points.is_reached else _ENDED
 

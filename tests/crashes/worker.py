@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Self
 
 from tests.crashes.explorer import Exploration, Explorer
+from tests.crashes.mq_explorer import MqExplorer, MqScenario
+from tests.crashes.mq_scenarios import MQ_SCENARIOS
+from tests.crashes.mq_wrong_loops import MQ_WRONG_LOOPS
 from tests.crashes.points import Fault
 from tests.crashes.scenarios import SCENARIOS
 from tests.crashes.wrong_loops import WRONG_LOOPS
@@ -59,8 +62,9 @@ def main() -> None:
         # Nobody handles SIGALRM, so an exploration without an end ends the worker.
         signal.alarm(_TIMEOUT_S)
         name, fault, url, directory = json.loads(line)
-        scenario = (SCENARIOS | WRONG_LOOPS)[name]
-        exploration = Explorer(name, scenario, fault, url=url, directory=Path(directory)).explore()
+        scenario = (SCENARIOS | WRONG_LOOPS | MQ_SCENARIOS | MQ_WRONG_LOOPS)[name]
+        explorer = MqExplorer if isinstance(scenario, MqScenario) else Explorer
+        exploration = explorer(name, scenario, fault, url=url, directory=Path(directory)).explore()
         print(json.dumps(dataclasses.asdict(exploration)), flush=True)
         signal.alarm(0)
 

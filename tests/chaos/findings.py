@@ -1,0 +1,134 @@
+"""What must be so at the end of a run, seen from outside with plain commands, and the figures to print."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import redis
+from sqlalchemy import Engine, func, select
+
+from conquiet.mq.keys import TopicKeys
+from tests.chaos.plan import GROUP, TOPIC, Plan, effects
+
+_SHOWN = 5
+_KEYS = TopicKeys(TOPIC, "plain")
+
+
+@dataclass(slots=True, kw_only=True)
+class Figures:
+    """What a run did; without violations it was a success."""
+
+    plan: Plan
+    database: str
+    sent: int = 0
+    failed_sends: int = 0
+    repeated_sends: int = 0
+    effects: int = 0
+    late_effects: int = 0
+    skipped: int = 0
+    trouble: Counter[str] = field(default_factory=Counter)
+    noisy_s: float = 0.0
+    drained_s: float = 0.0
+    violations: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        plan, trouble = self.plan, self.trouble
+        seconds = self.noisy_s + self.drained_s
+        lines = [
+            f"chaos: {plan.messages:,} messages, {plan.keys} keys, {plan.partitions} partitions, "
+            f"{plan.workers} workers, {self.database}, seed {plan.seed}",
+            f"  sent      {self.sent:,} ({self.failed_sends} sends failed and were made again, "
+            f"{self.repeated_sends} were made twice)",
+            f"  effects   {self.effects:,} ({self.late_effects:,} at a later attempt than the first)",
+            f"  trouble   {trouble['kill']} workers killed, {trouble['stop']} stopped for longer than their "
+            f"lease, {trouble['leave']} left; {trouble['restart']} server restarts",
+            f"  repeated  {self.skipped:,} messages came again after their commit: the inbox skipped them",
+            f"  time      {seconds:.1f} s, {self.noisy_s:.1f} s of it noisy; "
+            f"{self.effects / max(seconds, 0.1):,.0f} messages/s",
+            f"  violated  {len(self.violations) or 'nothing'}",
+        ]
+        return "\n".join([*lines, *(f"VIOLATION {violation}" for violation in self.violations)])
+
+
+def count_effects(engine: Engine) -> int:
+    """How many effects are committed."""
+    with engine.connect() as connection:
+        return connection.scalar(select(func.count()).select_from(effects))
+
+
+def count_late_effects(engine: Engine) -> int:
+    """How many of them come from a later attempt than the first."""
+    with engine.connect() as connection:
+        return connection.scalar(select(func.count()).select_from(effects).where(effects.c.attempt > 1))
+
+
+def broken_by_effects(engine: Engine, sent: Mapping[tuple[str, int], str]) -> Iterator[str]:
+    """Each message's effect exactly once, from the entry that was sent, per key in order.
+
+    The order is that of the ids. They are drawn when a row is inserted and not when it is committed, but a
+    later message of a key may only begin after the commit of the one before, so its id must be larger.
+    """
+    columns = (effects.c.key, effects.c.number, effects.c.entry_id)
+    with engine.connect() as connection:
+        rows = list(connection.execute(select(*columns).order_by(effects.c.id)))
+    counts = Counter((key, number) for key, number, _ in rows)
+    yield from _some([msg for msg in sent if msg not in counts], "without an effect")
+    yield from _some([msg for msg, count in counts.items() if count > 1], "with more than one effect")
+    yield from _some([msg for msg in counts if msg not in sent], "with an effect that were never sent")
+    other = [(key, number) for key, number, entry_id in rows if sent.get((key, number), entry_id) != entry_id]
+    yield from _some(other, "with an effect of another entry than the one that was sent")
+    last: Counter[str] = Counter()
+    late = []
+    for key, number, _ in rows:
+        if number < last[key]:
+            late.append((key, number))
+        last[key] = max(last[key], number)
+    yield from _some(late, "whose effect came after that of a later message of the same key")
+
+
+def broken_by_streams(client: redis.Redis, plan: Plan, *, sent: int) -> Iterator[str]:
+    """All entries are there once, and all of them are finished."""
+    entries = 0
+    for partition in range(plan.partitions):
+        stream = _KEYS.stream(partition)
+        entries += client.xlen(stream)
+        yield from (f"{stream} {problem}" for problem in unfinished(client, partition))
+    if entries != sent:
+        yield f"the partitions have {entries} entries, {sent} were sent"
+    if dead := client.xlen(_KEYS.dead_letters(0)):
+        yield f"there are {dead} dead letters, the first is {client.xrange(_KEYS.dead_letters(0), count=1)}"
+
+
+def unfinished(client: redis.Redis, partition: int) -> Iterator[str]:
+    """What is left to do in a partition."""
+    stream = _KEYS.stream(partition)
+    if not client.exists(stream):
+        return
+    groups = {info["name"]: info for info in client.xinfo_groups(stream)}
+    if GROUP not in groups:
+        yield "was never read"
+        return
+    if groups[GROUP]["pending"]:
+        yield f"has {groups[GROUP]['pending']} pending entries"
+    if groups[GROUP]["last-delivered-id"] != client.xinfo_stream(stream)["last-generated-id"]:
+        yield f"has a lag of {groups[GROUP].get('lag')}"
+    if waiting := client.zcard(_KEYS.waiting(GROUP, partition)):
+        yield f"has {waiting} entries that wait for their retry"
+
+
+def left_behind(client: redis.Redis, plan: Plan) -> Iterator[str]:
+    """What workers that left in peace, with all work done, must not leave in Redis."""
+    for partition in range(plan.partitions):
+        for key in (_KEYS.lease(GROUP, partition), _KEYS.failures(GROUP, partition)):
+            if client.exists(key):
+                yield f"{key} is left: {client.hgetall(key)}"
+    if members := client.zcard(_KEYS.members(GROUP)):
+        yield f"{members} members are left in the group"
+
+
+def _some(messages: list[tuple[str, int]], problem: str) -> Iterator[str]:
+    if messages:
+        shown = ", ".join(f"{key}:{number}" for key, number in messages[:_SHOWN])
+        yield f"{len(messages)} messages {problem}: {shown}{' …' if len(messages) > _SHOWN else ''}"

@@ -1,0 +1,106 @@
+"""What a chaos run is made of: its size, its names, and what each message does to its handler."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass
+from typing import Literal, Self
+
+from sqlalchemy import BigInteger, Column, Engine, Integer, MetaData, String, Table, create_engine, event
+
+TOPIC = "orders"
+GROUP = "billing"
+LEASE_TTL_MS = 2_000
+
+#: Messages for each second of a run, unless it is told how many.
+MESSAGES_PER_S = 50_000 / 60
+
+#: What handlers write: one row per effect. Nothing is unique but `id`, so that doubles can be seen.
+effects = Table(
+    "effects",
+    MetaData(),
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("key", String(16), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("entry_id", String(64), nullable=False),
+    Column("attempt", Integer, nullable=False),
+)
+
+Temper = Literal["calm", "slow", "long", "raises_before", "raises_after", "asks_for_retry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The size of a run; with the same seed the same messages and the same kinds of trouble."""
+
+    seconds: float = 60.0
+    messages: int = 50_000
+    keys: int = 500
+    partitions: int = 8
+    workers: int = 4
+    seed: int = 1
+
+    @classmethod
+    def lasting(cls, seconds: float, *, messages: int | None = None, **size: int) -> Self:
+        """A run with as many messages as its time allows."""
+        return cls(seconds=seconds, messages=messages or max(1, round(MESSAGES_PER_S * seconds)), **size)
+
+    @property
+    def noisy_s(self) -> float:
+        """How long there is trouble; messages are sent all that time. The rest is for what is left over."""
+        return self.seconds * 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOrder:
+    """All that a worker process is told."""
+
+    url: str
+    database: str
+    name: str
+    seed: int
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        return cls(**json.loads(text))
+
+
+def temper_of(seed: int, key: str, number: int) -> Temper:
+    """What the first attempt at a message is like; the same in every process."""
+    draw = random.Random(f"{seed}:{key}:{number}").random()  # not hash(), which differs between processes
+    kinds: dict[Temper, float] = {
+        "long": 0.0001,
+        "slow": 0.02,
+        "raises_before": 0.005,
+        "raises_after": 0.005,
+        "asks_for_retry": 0.005,
+    }
+    for kind, share in kinds.items():
+        if draw < share:
+            return kind
+        draw -= share
+    return "calm"
+
+
+def open_database(url: str) -> Engine:
+    """An engine that does not wait for the disk: the database is never killed here."""
+    # A transaction of a worker that is stopped holds SQLite's one lock for as long.
+    arguments = {"timeout": 60} if url.startswith("sqlite") else {}
+    engine = create_engine(url, connect_args=arguments, pool_size=10)
+    is_sqlite = engine.dialect.name == "sqlite"
+    faster = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=OFF") if is_sqlite else ()
+    settings = faster or ("SET synchronous_commit = off",)
+
+    @event.listens_for(engine, "connect")
+    def _set(connection, _record) -> None:
+        cursor = connection.cursor()
+        for setting in settings:
+            cursor.execute(setting)
+        cursor.close()
+        connection.commit()
+
+    return engine

@@ -1,0 +1,29 @@
+"""Workers and the server die at random, and every effect happens once, in the order of its key."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.chaos.plan import Plan
+from tests.chaos.run import DRAIN_TIMEOUT_S, run_chaos
+
+_SECONDS = float(os.environ.get("CONQUIET_CHAOS_SECONDS", "60"))
+
+
+@pytest.mark.timeout(_SECONDS + DRAIN_TIMEOUT_S + 90)
+def test_every_effect_happens_once_and_in_order_while_workers_and_the_server_are_killed(
+    request: pytest.FixtureRequest,
+):
+    plan = Plan.lasting(
+        _SECONDS, seed=int(os.environ.get("CONQUIET_CHAOS_SEED", random.randrange(1_000_000)))
+    )
+
+    figures = run_chaos(plan)
+
+    request.node.user_properties.append(("chaos", str(figures)))
+    assert figures.violations == [], str(figures)
+    assert figures.effects == figures.sent == plan.messages
+    assert all(figures.trouble[kind] > 0 for kind in ("kill", "stop", "restart")), str(figures)

@@ -1,0 +1,214 @@
+"""The scenarios of the MQ: send, consume, retry, dead letter, replay, take-over, each on a few messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from sqlalchemy import insert
+
+from conquiet import DbSession
+from conquiet.errors import QueueError
+from conquiet.mq import Producer
+from conquiet.mq.dead_letters import DeadLetters
+from conquiet.mq.settlement import Settlement
+from tests.crashes.mq_explorer import MqScenario
+from tests.crashes.mq_invariants import Name
+from tests.crashes.mq_site import GROUP, HOUR_MS, POLICY, MqSite, effects
+
+_MALFORMED: Name = (None, 0)
+
+
+def nothing(_site: MqSite) -> None:
+    """An empty topic."""
+
+
+def two_keys(site: MqSite) -> None:
+    """Four messages of two keys."""
+    site.send(1, 2, key="a")
+    site.send(1, 2, key="b")
+
+
+def one_that_fails_once(site: MqSite) -> None:
+    """The first of three messages of a key fails at its first attempt; another key is between them."""
+    site.send(1, key="a", fails=1)
+    site.send(1, key="b")
+    site.send(2, 3, key="a")
+
+
+def three_delayed(site: MqSite) -> None:
+    """Messages for both partitions that are due."""
+    producer = Producer(site.client)
+    for number, partition in ((1, 0), (2, 1), (3, 0)):
+        payload = {"key": "a", "number": number}
+        producer.send(site.topic.name, payload, key="a", delay_ms=1, partition=partition)
+    time.sleep(0.002)
+
+
+def four_for_the_dead_letters(site: MqSite) -> None:
+    """One that its handler gives up, one that fails for the last time, one that is no message, a good one."""
+    site.send(1, dies=True)
+    site.send(2, fails=POLICY.max_attempts)
+    site.client.xadd(site.topic.keys.stream(0), {"not data": "no message"})
+    _read_by_the_dead(site, 3)
+    _deliver_again(site, site.entry_ids()[1], deliveries=POLICY.max_attempts - 1)
+    site.send(3)
+
+
+def one_delivered_too_often(site: MqSite) -> None:
+    """One message whose handler killed its process at every attempt, and one behind it."""
+    site.send(1)
+    _read_by_the_dead(site, 1)
+    _deliver_again(site, site.entry_ids()[0], deliveries=POLICY.max_attempts)
+    site.send(2)
+
+
+def three_dead_letters(site: MqSite) -> None:
+    """Three messages that became dead letters; once replayed they succeed."""
+    site.send(1, 2, 3, dies=True)
+    site.work_rounds(4, owner="dead")
+
+
+def everything_that_the_dead_leave(site: MqSite) -> None:
+    """Two committed and not settled, one that waits and is due, one that waits, one not begun, one new."""
+    site.send(1, 2, 3, 4, 5)
+    read = _read_by_the_dead(site, 5)
+    for number in (1, 2):
+        with DbSession(site.engine) as session:
+            stream = site.topic.keys.stream(0)
+            site.inbox.record(session, stream=stream, group=GROUP, entry_id=read[number - 1])
+            session.execute(insert(effects), {"key": "a", "number": number, "attempt": 1})
+    _wait_for_retry(site, read[2], delay_ms=0)
+    _wait_for_retry(site, read[3], delay_ms=HOUR_MS + HOUR_MS // 2)
+    site.send(6)
+
+
+def one_key_that_waits(site: MqSite) -> None:
+    """Of key a the first message waits for its retry, the second is pending behind it, the third is new."""
+    site.send(1, 2, key="a")
+    site.send(1, key="b")
+    read = _read_by_the_dead(site, 3)
+    _wait_for_retry(site, read[0], delay_ms=HOUR_MS + HOUR_MS // 2)
+    site.send(3, key="a")
+    site.send(2, key="b")
+
+
+def one_key_that_is_due(site: MqSite) -> None:
+    """As above, but the retry is due: all of it is finished before the worker stops."""
+    site.send(1, 2, key="a")
+    site.send(1, key="b")
+    _wait_for_retry(site, _read_by_the_dead(site, 3)[0], delay_ms=0)
+    site.send(3, key="a")
+
+
+def one_that_stops_the_worker(site: MqSite) -> None:
+    """The worker is stopped while it handles the first message of a batch."""
+    site.send(1, stops=True)
+    site.send(2, 3)
+
+
+def send_three(site: MqSite) -> None:
+    """`Producer.send` with dedupe ids, made again after an error as well as after a crash."""
+    producer = Producer(site.client)
+    for number in (1, 2, 3):
+        for _ in range(2):
+            with suppress(QueueError):
+                payload = {"key": "a", "number": number}
+                producer.send(site.topic.name, payload, key="a", dedupe_id=f"order-{number}")
+                break
+
+
+def replay_all(site: MqSite) -> None:
+    """`DeadLetters.replay_all`; a second call replays what the first one did not."""
+    DeadLetters(site.topic).replay_all()
+
+
+def work(rounds: int, **how: str) -> Callable[[MqSite], None]:
+    """Some rounds of a worker's loop."""
+    return lambda site: site.work_rounds(rounds, **how)
+
+
+def requeue(site: MqSite) -> None:
+    """A failed message is acked and comes back as a copy; every consumer moves copies that are due."""
+    site.work_rounds(2, mode="requeue")
+    site.move_delayed()
+    site.work_rounds(2, mode="requeue")
+
+
+def names(key: str | None, *numbers: int) -> frozenset[Name]:
+    """Messages of one key."""
+    return frozenset((key, number) for number in numbers)
+
+
+MQ_SCENARIOS = {
+    "mq_send": MqScenario(
+        prepare=nothing, run=send_three, recover=send_three, sent=names("a", 1, 2, 3), is_sent_before=False
+    ),
+    "mq_delayed": MqScenario(prepare=three_delayed, run=MqSite.move_delayed, sent=names("a", 1, 2, 3)),
+    "mq_consume": MqScenario(prepare=two_keys, run=work(4), sent=names("a", 1, 2) | names("b", 1, 2)),
+    "mq_consume_without_inbox": MqScenario(
+        prepare=two_keys, run=work(4), sent=names("a", 1, 2) | names("b", 1, 2), has_inbox=False
+    ),
+    "mq_stop": MqScenario(prepare=one_that_stops_the_worker, run=work(4), sent=names("a", 1, 2, 3)),
+    "mq_retry": MqScenario(
+        prepare=one_that_fails_once, run=work(5), sent=names("a", 1, 2, 3) | names("b", 1)
+    ),
+    "mq_retry_strict": MqScenario(
+        prepare=one_that_fails_once,
+        run=work(5, ordering="strict"),
+        sent=names("a", 1, 2, 3) | names("b", 1),
+        is_strict=True,
+    ),
+    "mq_requeue": MqScenario(
+        prepare=one_that_fails_once, run=requeue, sent=names("a", 1, 2, 3) | names("b", 1), max_copies=2
+    ),
+    "mq_dead_letter": MqScenario(
+        prepare=four_for_the_dead_letters,
+        run=work(3),
+        sent=names("a", 1, 2, 3) | {_MALFORMED},
+        dead=names("a", 1, 2) | {_MALFORMED},
+    ),
+    "mq_poison": MqScenario(
+        prepare=one_delivered_too_often, run=work(3), sent=names("a", 1, 2), dead=names("a", 1)
+    ),
+    "mq_replay": MqScenario(
+        prepare=three_dead_letters, run=replay_all, recover=replay_all, sent=names("a", 1, 2, 3), max_copies=2
+    ),
+    "mq_take_over": MqScenario(
+        prepare=everything_that_the_dead_leave, run=work(3), sent=names("a", 1, 2, 3, 4, 5, 6)
+    ),
+    "mq_take_over_waiting_key": MqScenario(
+        prepare=one_key_that_waits,
+        run=work(3, ordering="strict"),
+        sent=names("a", 1, 2, 3) | names("b", 1, 2),
+        is_strict=True,
+    ),
+    "mq_take_over_due_key": MqScenario(
+        prepare=one_key_that_is_due,
+        run=work(4, ordering="strict"),
+        sent=names("a", 1, 2, 3) | names("b", 1),
+        is_strict=True,
+    ),
+}
+
+
+def _an_hour_ago() -> int:
+    return time.time_ns() // 1_000_000 - HOUR_MS
+
+
+def _read_by_the_dead(site: MqSite, count: int) -> list[str]:
+    leased = site.acquire("dead", clock=_an_hour_ago)
+    _, batch = leased.settle_and_read([], count)
+    return [msg.id for msg in batch.messages]
+
+
+def _wait_for_retry(site: MqSite, entry_id: str, *, delay_ms: int) -> None:
+    leased = site.acquire("dead", clock=_an_hour_ago)
+    failure = '{"first_delivered_at_ms": 1}'
+    leased.settle_and_read([Settlement("retry", entry_id, 1, delay_ms, failure)], 0)
+
+
+def _deliver_again(site: MqSite, entry_id: str, *, deliveries: int) -> None:
+    stream = site.topic.keys.stream(0)
+    site.client.xclaim(stream, GROUP, "dead", 0, [entry_id], retrycount=deliveries, justid=True)

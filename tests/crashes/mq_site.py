@@ -1,0 +1,164 @@
+"""The scene of one crash in the MQ: its own topic of two partitions and its own database."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Literal, Self
+
+from sqlalchemy import Column, Integer, MetaData, String, Table, insert
+
+from conquiet import DbSession, Inbox
+from conquiet.errors import QueueError
+from conquiet.mq import DeadLetter, MqMessage, Producer, RetryPolicy, Topics, WorkerConfig
+from conquiet.mq.leases import Lease, LeaseStore
+from conquiet.mq.partition import LeasedPartition
+from conquiet.mq.running import MessageRun
+from conquiet.mq.settlement import SettlementRules
+from conquiet.mq.worker import PartitionWorker
+from conquiet.queue import open_client
+from tests.crashes.site import Address
+from tests.services import open_engine
+
+GROUP = "billing"
+PARTITIONS = 2
+HOUR_MS = 3_600_000
+LEASE_TTL_MS = 60_000
+#: Enough that no message is given up for being at hand in every crash on the way.
+POLICY = RetryPolicy(max_attempts=5, backoff="fixed", base_delay_ms=0)
+
+#: One row per effect, in order; nothing is unique but `id`, so that doubles can be seen.
+effects = Table(
+    "effects",
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("key", String(16)),
+    Column("number", Integer),
+    Column("attempt", Integer),
+)
+
+Clock = Callable[[], int]
+
+
+class PlannedError(Exception):
+    """The failure of a handler that a scenario wants."""
+
+
+class Rounds:
+    """Stands in for the gate of a worker, which looks at it once in each round: stops it after the last."""
+
+    def __init__(self, is_last: Callable[[], bool]) -> None:
+        self._is_last = is_last
+        self.worker: PartitionWorker | None = None
+
+    def wait(self, timeout: float) -> bool:
+        """Called by the worker at the beginning of a round."""
+        if self._is_last():
+            self.worker.stop()
+        return True
+
+    def is_set(self) -> bool:
+        """Called by the worker after each message: nobody pauses it."""
+        return True
+
+
+class MqSite:
+    """One process' own clients of an address; `ahead_ms` sets its clock: leases are over, retries are due."""
+
+    def __init__(self, address: Address, *, client_name: str, ahead_ms: int = 0) -> None:
+        self.client = open_client(address.url, client_name=client_name, decode_responses=True)
+        self.engine = open_engine(f"sqlite:///{address.database}")
+        self.engine.connect().close()
+        self.inbox = Inbox() if address.has_inbox else None
+        self.topic = Topics(self.client).create(address.stream.replace(":", "-"), PARTITIONS)
+        self.clock: Clock | None = None if ahead_ms == 0 else lambda: time.time_ns() // 1_000_000 + ahead_ms
+        self.worker: PartitionWorker | None = None
+
+    def create_tables(self) -> None:
+        """Create what an application creates before it consumes."""
+        effects.create(self.engine)
+        if self.inbox is not None:
+            self.inbox.create_table(self.engine)
+
+    def send(self, *numbers: int, key: str = "a", **more: object) -> None:
+        """Send messages of one key to the first partition; `more` says what their handler does with them."""
+        for number in numbers:
+            Producer(self.client).send(
+                self.topic.name, {"key": key, "number": number, **more}, key=key, partition=0
+            )
+
+    def entry_ids(self) -> list[str]:
+        """What is in the partitions."""
+        streams = [self.topic.keys.stream(partition) for partition in self.topic.partitions]
+        return [entry_id for stream in streams for entry_id, _ in self.client.xrange(stream)]
+
+    def handle(self, msg: MqMessage, session: DbSession) -> DeadLetter | None:
+        """The handler of every scenario: one effect, unless the message says otherwise."""
+        row = {"key": msg.key, "number": msg.payload["number"], "attempt": msg.attempt}
+        session.execute(insert(effects), row)
+        if msg.payload.get("stops") and self.clock is None:
+            self.worker.stop()
+        if msg.attempt <= msg.payload.get("fails", 0):
+            raise PlannedError
+        if msg.payload.get("dies") and msg.envelope.replayed_from is None:
+            return DeadLetter("planned")
+        return None
+
+    def acquire(self, owner: str, partition: int = 0, *, clock: Clock | None = None) -> LeasedPartition:
+        """Own a partition, as of another time if a clock is given."""
+        leases = LeaseStore(self.topic, GROUP, now_ms=clock or self.clock)
+        lease = leases.acquire(partition, owner, LEASE_TTL_MS)
+        assert isinstance(lease, Lease), f"{owner} cannot acquire partition {partition}"
+        leased = LeasedPartition(self.topic, GROUP, lease, leases)
+        with self.topic.visible("XGROUP CREATE", group=GROUP):
+            leased.create_group()
+        return leased
+
+    def work(
+        self,
+        owner: str,
+        partition: int = 0,
+        *,
+        is_last_round: Callable[[], bool],
+        mode: Literal["in_place", "requeue"] = "in_place",
+        ordering: Literal["default", "strict"] = "default",
+    ) -> None:
+        """Do what the consumer's thread of one partition does, without the threads."""
+        leased = self.acquire(owner, partition)
+        rules = SettlementRules(policy=POLICY, mode=mode, consumer=owner)
+        run = MessageRun(self.handle, rules, engine=self.engine, inbox=self.inbox, check_lease=lambda: None)
+        gate = Rounds(is_last_round)
+        config = WorkerConfig(batch_size=2, block_ms=1, ordering=ordering)
+        self.worker = gate.worker = PartitionWorker(leased, run, rules, config, gate)
+        self.worker.lease_is_certain_until = math.inf
+        with run:
+            self.worker.work()
+        LeaseStore(self.topic, GROUP, now_ms=self.clock).release(leased.lease)
+
+    def work_rounds(self, rounds: int, *, owner: str = "worker-1", **how: str) -> None:
+        """Work some rounds; after an error of Redis begin once more, as the consumer does."""
+        try:
+            self.work(owner, is_last_round=_countdown(rounds), **how)
+        except QueueError:
+            self.work(owner, is_last_round=_countdown(rounds), **how)
+
+    def move_delayed(self) -> None:
+        """Add what is due to its partition, as every consumer of the topic does now and then."""
+        keys = self.topic.keys
+        streams = [keys.stream(partition) for partition in self.topic.partitions]
+        now = "" if self.clock is None else self.clock()
+        all_keys = [keys.delayed(0), keys.delayed_items(0), *streams]
+        self.topic.run("move_due", all_keys, now, 100, *self.topic.partitions)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self.engine.dispose()
+
+
+def _countdown(rounds: int) -> Callable[[], bool]:
+    left = iter(range(rounds))
+    return lambda: next(left, None) is None

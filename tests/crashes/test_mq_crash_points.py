@@ -1,0 +1,184 @@
+"""Wherever a member of the MQ dies: no message lost, none settled without its effect, none there twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.crashes.explorer import Exploration
+from tests.crashes.points import Fault
+from tests.crashes.worker import Worker
+
+Explore = Callable[..., Exploration]
+
+
+@pytest.fixture(scope="module")
+def worker(valkey_url: str) -> Iterator[Worker]:
+    """The process that forks."""
+    with Worker(valkey_url) as started:
+        yield started
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that is possible: only processes die here, and each point makes a database."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def explore(worker: Worker, directory: Path, request: pytest.FixtureRequest) -> Explore:
+    """Explores a scenario; its figures are a property of the test in a JUnit report."""
+
+    def run(scenario: str, fault: Fault = "crash") -> Exploration:
+        exploration = worker.explore(scenario, fault, directory)
+        # Not `record_property`, which warns about the report's default family.
+        request.node.user_properties.append(("exploration", str(exploration)))
+        return exploration
+
+    return run
+
+
+def test_no_crash_point_of_a_send_that_is_made_again_loses_a_message_or_adds_it_twice(explore: Explore):
+    exploration = explore("mq_send")
+
+    assert_kept(exploration, points=4)
+
+
+def test_no_crash_point_of_the_mover_loses_a_delayed_message_or_adds_it_twice(explore: Explore):
+    exploration = explore("mq_delayed")
+
+    assert_kept(exploration, points=1)
+
+
+def test_no_crash_point_of_a_partition_worker_repeats_an_effect(explore: Explore):
+    exploration = explore("mq_consume")
+
+    assert_kept(exploration, points=20, has_redelivered=True)
+    assert "redis XREAD sent" in exploration.points
+
+
+def test_no_crash_point_of_a_partition_worker_without_an_inbox_loses_a_message(explore: Explore):
+    exploration = explore("mq_consume_without_inbox")
+
+    assert_kept(exploration, points=15, has_redelivered=True)
+
+
+def test_no_crash_point_of_a_worker_that_stops_loses_what_it_hands_back(explore: Explore):
+    exploration = explore("mq_stop")
+
+    assert_kept(exploration, points=10, has_redelivered=True)
+
+
+def test_no_crash_point_of_a_retry_in_place_loses_the_message(explore: Explore):
+    exploration = explore("mq_retry")
+
+    assert_kept(exploration, points=30, has_redelivered=True)
+
+
+def test_no_crash_point_changes_the_order_of_a_key_with_strict_ordering(explore: Explore):
+    exploration = explore("mq_retry_strict")
+
+    assert_kept(exploration, points=30, has_redelivered=True)
+
+
+def test_no_crash_point_of_a_requeued_retry_loses_the_message_or_adds_two_copies(explore: Explore):
+    exploration = explore("mq_requeue")
+
+    assert_kept(exploration, points=30, has_redelivered=True)
+
+
+def test_no_crash_point_loses_a_message_on_its_way_to_the_dead_letters_or_leaves_it_in_both(explore: Explore):
+    exploration = explore("mq_dead_letter")
+
+    assert_kept(exploration, points=20)
+
+
+def test_no_crash_point_of_giving_up_a_poison_message_touches_the_one_behind_it(explore: Explore):
+    exploration = explore("mq_poison")
+
+    assert_kept(exploration, points=12)
+
+
+def test_no_crash_point_of_a_replay_that_is_made_again_loses_a_message_or_adds_two_copies(explore: Explore):
+    exploration = explore("mq_replay")
+
+    assert_kept(exploration, points=4)
+
+
+def test_no_crash_point_of_a_take_over_loses_what_the_dead_left_or_repeats_what_they_did(explore: Explore):
+    exploration = explore("mq_take_over")
+
+    assert_kept(exploration, points=18, has_redelivered=True)
+
+
+@pytest.mark.parametrize("scenario", ["mq_take_over_waiting_key", "mq_take_over_due_key"])
+def test_no_crash_point_of_a_take_over_changes_the_order_of_a_key_that_waits(explore: Explore, scenario: str):
+    exploration = explore(scenario)
+
+    assert_kept(exploration, points=15, has_redelivered=True)
+
+
+@pytest.mark.parametrize(
+    "scenario", ["mq_send", "mq_consume", "mq_retry_strict", "mq_dead_letter", "mq_take_over", "mq_replay"]
+)
+def test_no_lost_answer_loses_a_message_or_ends_the_consumer(explore: Explore, scenario: str):
+    exploration = explore(scenario, "lost_answer")
+
+    assert_kept(exploration, points=4)
+
+
+def test_no_lost_answer_repeats_the_effect_of_a_message_that_is_requeued(explore: Explore):
+    exploration = explore("mq_requeue", "lost_answer")
+
+    assert_kept(exploration, points=30)
+
+
+def test_the_explorer_catches_a_retry_that_is_acked_before_it_is_scheduled(explore: Explore):
+    exploration = explore("mq_ack_before_schedule")
+
+    assert "redis XACK sent" in first_violation(exploration)
+    assert "is lost" in first_violation(exploration)
+
+
+def test_the_explorer_catches_a_retry_that_is_acked_after_its_copy_was_added(explore: Explore):
+    exploration = explore("mq_schedule_before_ack")
+
+    assert "redis XADD sent" in first_violation(exploration)
+    assert "is there more than once" in first_violation(exploration)
+
+
+def test_the_explorer_catches_a_replay_in_two_steps(explore: Explore):
+    exploration = explore("mq_replay_in_two_steps")
+
+    assert "redis XADD sent" in first_violation(exploration)
+    assert any("was added more than 2 times" in violation for violation in exploration.violations)
+
+
+def test_the_explorer_catches_a_dedupe_id_that_is_remembered_after_the_send(explore: Explore):
+    exploration = explore("mq_send_and_then_remember")
+
+    assert "redis XADD sent" in first_violation(exploration)
+    assert any("was added more than 1 times" in violation for violation in exploration.violations)
+
+
+def test_the_explorer_catches_a_retry_that_lets_later_messages_of_its_key_pass(explore: Explore):
+    exploration = explore("mq_retry_without_strict")
+
+    assert "the effects of key a came in the order [2, 1]" in first_violation(exploration)
+
+
+def assert_kept(exploration: Exploration, *, points: int, has_redelivered: bool = False) -> None:
+    """No violation, and proof that there was something to see: enough points, some between commit and ack."""
+    assert exploration.violations == [], exploration
+    assert len(exploration.points) >= points, exploration
+    assert exploration.redelivered > 0 or not has_redelivered, exploration
+
+
+def first_violation(exploration: Exploration) -> str:
+    assert exploration.violations, f"nothing was caught: {exploration}"
+    return exploration.violations[0]
