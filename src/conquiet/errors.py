@@ -6,7 +6,7 @@ ConquietError
 ├── TopicError                  a topic is not there, is there with other partitions, or would shrink
 ├── LeaseLostError              a partition changed hands; what was to be settled was not
 ├── DbError                     a transaction could not be opened or committed; nothing was acked
-│   └── CommitUnknownError      the link was lost in the middle of a commit
+│   └── CommitUnknownError      a commit was sent and not confirmed
 ├── DrainError                  a drain ended with failed messages; `report`, `failures`
 └── EmbeddedServerError         the private server could not be found, started or stopped
 """
@@ -111,7 +111,7 @@ class DbError(ConquietError):
 
 
 class CommitUnknownError(DbError):
-    """The connection was lost while the commit was on its way: it may have been made, or not."""
+    """The commit was sent and not confirmed, as when the link is lost: it may have been made, or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Connection, Engine, RootTransaction, event
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from conquiet.db.guard import TransactionGuard, roll_back
 from conquiet.errors import CommitUnknownError, DbError
@@ -121,12 +121,13 @@ class DbSession:
     def _send_commit(self, transaction: RootTransaction) -> None:
         try:
             transaction.commit()
-        except DBAPIError as error:
-            if error.connection_invalidated:
-                raise CommitUnknownError(
-                    f"the connection was lost in the middle of the commit; it may have been made: {error}"
-                ) from error
+        except IntegrityError:
+            # The database's own no, as of a deferred constraint; any other error may hide a commit.
             raise
+        except DBAPIError as error:
+            raise CommitUnknownError(
+                f"an error in the middle of the commit, which may have been made: {error}"
+            ) from error
         self._is_committed = True
 
     def _release(self) -> None:
