@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from conquiet.db import DbSession, Inbox
-from conquiet.errors import CommitUnknownError, ConquietError, DbError
+from conquiet.errors import ConquietError, DbError
 from conquiet.queue import QueueMessage
 
 Handler = Callable[[QueueMessage, DbSession], None]
@@ -50,6 +50,7 @@ class MessageHandling:
         self._options: Mapping[str, Any] = {}
         #: The inbox row that the current handling has written.
         self._delivery: str | None = None
+        self._session: DbSession | None = None
 
     def handle(self, msg: QueueMessage) -> Outcome:
         """Handle and commit; whatever is raised, the message must stay pending.
@@ -58,7 +59,8 @@ class MessageHandling:
         """
         self._delivery = None
         try:
-            with DbSession(self._connected()) as session:
+            self._session = DbSession(self._connected())
+            with self._session as session:
                 self._record(msg, session)
                 refuse_unfinished(self._handler(msg, session))
         except _FoundInInboxError as found:
@@ -103,7 +105,9 @@ class MessageHandling:
     def _take_back(self, msg: QueueMessage, error: BaseException) -> None:
         # Rolled back with the rest, unless the handler found a way to commit: then its redelivery must not be
         # skipped. A commit that failed half-way may have been made after all; then the row is true and stays.
-        if self._inbox is None or self._delivery is None or isinstance(error, CommitUnknownError):
+        if self._inbox is None or self._delivery is None:
+            return
+        if self._session is not None and self._session.may_be_committed:
             return
         place = {"stream": msg.stream, "group": msg.group, "entry_id": msg.id}
         try:

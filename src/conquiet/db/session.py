@@ -38,6 +38,8 @@ class DbSession:
         self._orm: Session | None = None
         self._is_used = False
         self._is_committed = False
+        #: Whether a commit was sent that the database has not refused: it may have been made.
+        self.may_be_committed = False
         self._has_orm_rolled_back = False
 
     @property
@@ -119,10 +121,12 @@ class DbSession:
             raise DbError(f"the transaction was not committed: {error}") from error
 
     def _send_commit(self, transaction: RootTransaction) -> None:
+        self.may_be_committed = True
         try:
             transaction.commit()
         except IntegrityError:
             # The database's own no, as of a deferred constraint; any other error may hide a commit.
+            self.may_be_committed = False
             raise
         except DBAPIError as error:
             raise CommitUnknownError(
