@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import json
+from typing import Any, Protocol
+
+import redis
 
 from benchmarks.measurement import Comparison, Measurement
 from benchmarks.workload import Workload, empty_stream
 
-_PIPELINE_SIZE = 1_000
+PIPELINE_SIZE = 1_000
+
+
+class PipelineWork(Protocol):
+    """Payloads, and the stream that they go to."""
+
+    client: redis.Redis
+
+    @property
+    def stream(self) -> str: ...
+
+    @property
+    def messages(self) -> int: ...
+
+    @property
+    def payloads(self) -> list[dict[str, Any]]: ...
 
 
 def enqueue_each(work: Workload) -> None:
@@ -22,13 +40,13 @@ def xadd_each(work: Workload) -> None:
 
 
 def enqueue_all(work: Workload) -> None:
-    work.queue.enqueue_many(work.payloads, batch_size=_PIPELINE_SIZE)
+    work.queue.enqueue_many(work.payloads, batch_size=PIPELINE_SIZE)
 
 
-def xadd_in_pipelines(work: Workload) -> None:
-    for start in range(0, work.messages, _PIPELINE_SIZE):
+def xadd_in_pipelines(work: PipelineWork) -> None:
+    for start in range(0, work.messages, PIPELINE_SIZE):
         pipeline = work.client.pipeline(transaction=False)
-        for payload in work.payloads[start : start + _PIPELINE_SIZE]:
+        for payload in work.payloads[start : start + PIPELINE_SIZE]:
             pipeline.xadd(work.stream, {"data": json.dumps(payload)})
         pipeline.execute()
 
@@ -48,7 +66,7 @@ MEASUREMENTS: list[Measurement] = [
         prepare=empty_stream,
         raw=xadd_in_pipelines,
         ours=enqueue_all,
-        messages=_PIPELINE_SIZE,
+        messages=PIPELINE_SIZE,
         bar=0.8,
         rounds=75,
     ),

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
+from benchmarks.core.enqueuing import PIPELINE_SIZE, xadd_in_pipelines
 from benchmarks.measurement import Comparison, Measurement
 from benchmarks.mq.topics import TopicWork, empty_topic
 from conquiet.mq import Producer
 
-_PIPELINE_SIZE = 1_000
-
 
 def send_all(work: TopicWork) -> None:
-    Producer(work.client).send_many(work.topic.name, work.payloads, batch_size=_PIPELINE_SIZE)
-
-
-def xadd_in_pipelines(work: TopicWork) -> None:
-    for start in range(0, work.messages, _PIPELINE_SIZE):
-        pipeline = work.client.pipeline(transaction=False)
-        for payload in work.payloads[start : start + _PIPELINE_SIZE]:
-            pipeline.xadd(work.stream, {"data": json.dumps(payload)})
-        pipeline.execute()
+    Producer(work.client).send_many(work.topic.name, work.payloads, batch_size=PIPELINE_SIZE)
 
 
 MEASUREMENTS: list[Measurement] = [
@@ -29,7 +18,7 @@ MEASUREMENTS: list[Measurement] = [
         prepare=empty_topic,
         raw=xadd_in_pipelines,
         ours=send_all,
-        messages=_PIPELINE_SIZE,
+        messages=PIPELINE_SIZE,
         bar=0.6,
         rounds=51,
     ),

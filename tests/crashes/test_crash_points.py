@@ -3,36 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.crashes.conftest import Explore
 from tests.crashes.explorer import Exploration
-from tests.crashes.points import Fault
-from tests.crashes.worker import Worker
-
-Explore = Callable[..., Exploration]
-
-
-@pytest.fixture(scope="module")
-def worker(valkey_url: str) -> Iterator[Worker]:
-    """The process that forks."""
-    with Worker(valkey_url) as started:
-        yield started
-
-
-@pytest.fixture
-def explore(worker: Worker, tmp_path: Path, request: pytest.FixtureRequest) -> Explore:
-    """Explores a scenario; its figures are a property of the test in a JUnit report."""
-
-    def run(scenario: str, fault: Fault = "crash") -> Exploration:
-        exploration = worker.explore(scenario, fault, tmp_path)
-        # Not `record_property`, which warns about the report's default family.
-        request.node.user_properties.append(("exploration", str(exploration)))
-        return exploration
-
-    return run
 
 
 def test_no_crash_point_of_run_loses_a_message(explore: Explore):
