@@ -13,6 +13,8 @@ if TYPE_CHECKING:
         drain,
         drain_stale,
         install_signal_handlers,
+        load_handler,
+        reference_to,
     )
     from conquiet.db import DbSession, Inbox, Outbox
     from conquiet.embedded import EmbeddedServer
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
         QueueConfig,
         QueueMessage,
         RedisStreamsQueue,
+        StreamWriter,
+        open_async_client,
+        open_client,
+        peek_backlog,
+        peek_backlog_async,
         unique_consumer_name,
     )
 
@@ -57,9 +64,16 @@ _HOME_OF = {
     "QueueError": "conquiet.errors",
     "QueueMessage": "conquiet.queue",
     "RedisStreamsQueue": "conquiet.queue",
+    "StreamWriter": "conquiet.queue",
     "drain": "conquiet.consume",
     "drain_stale": "conquiet.consume",
     "install_signal_handlers": "conquiet.consume",
+    "load_handler": "conquiet.consume",
+    "open_async_client": "conquiet.queue",
+    "open_client": "conquiet.queue",
+    "peek_backlog": "conquiet.queue",
+    "peek_backlog_async": "conquiet.queue",
+    "reference_to": "conquiet.consume",
     "unique_consumer_name": "conquiet.queue",
 }
 
@@ -83,9 +97,16 @@ __all__ = [
     "QueueError",
     "QueueMessage",
     "RedisStreamsQueue",
+    "StreamWriter",
     "drain",
     "drain_stale",
     "install_signal_handlers",
+    "load_handler",
+    "open_async_client",
+    "open_client",
+    "peek_backlog",
+    "peek_backlog_async",
+    "reference_to",
     "unique_consumer_name",
 ]
 

@@ -4,11 +4,14 @@ ConquietError
 ├── QueueError                  a call to Redis failed; `stream`, `group`, `operation`, `__cause__`
 │   └── MalformedEntryError     a read met entries that are not `data` = JSON object; they stay pending
 ├── TopicError                  a topic is not there, is there with other partitions, or would shrink
+│   └── PartitionBusyError      somebody else owns the partition
 ├── LeaseLostError              a partition changed hands; what was to be settled was not
 ├── DbError                     a transaction could not be opened or committed; nothing was acked
-│   └── CommitUnknownError      a commit was sent and not confirmed
+│   ├── CommitUnknownError      a commit was sent and not confirmed
+│   └── DatabaseAwayError       the database cannot be reached; no message is at fault
 ├── DrainError                  a drain ended with failed messages; `report`, `failures`
-└── EmbeddedServerError         the private server could not be found, started or stopped
+├── EmbeddedServerError         the private server could not be found, started or stopped
+└── SettingsError               a setting is unknown, of the wrong kind, or cannot be read
 """
 
 from __future__ import annotations
@@ -18,9 +21,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conquiet.masking import mask
+
 
 class ConquietError(Exception):
-    """The root of every error that conquiet itself raises; orchestrators move them between processes."""
+    """The root of every error that conquiet itself raises; orchestrators move them between processes.
+
+    Its sentence has no passwords in it, whatever it was built from.
+    """
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*(mask(part) if isinstance(part, str) else part for part in parts))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The constructors take facts, not the sentence that pickle would call them with.
@@ -91,6 +102,19 @@ class TopicError(ConquietError):
         super().__init__(f"topic {topic!r} {problem}")
 
 
+class PartitionBusyError(TopicError):
+    """Somebody else owns the partition for the group; nothing was read."""
+
+    def __init__(self, topic: str, *, partition: int, group: str) -> None:
+        self.partition = partition
+        self.group = group
+        super().__init__(
+            topic,
+            f"has partition {partition} in the hands of another consumer of group {group!r}; "
+            "`MqAdmin.owners` tells whose, and it is free again when that one stops or its lease ends",
+        )
+
+
 class LeaseLostError(ConquietError):
     """Another consumer may own the partition by now; nothing was changed, and it will be handled again."""
 
@@ -108,6 +132,10 @@ class LeaseLostError(ConquietError):
 
 class DbError(ConquietError):
     """The transaction was not committed as asked; the message it belongs to must not be acked."""
+
+
+class DatabaseAwayError(DbError):
+    """No connection to the database could be had; whatever message was at hand is not at fault."""
 
 
 class CommitUnknownError(DbError):
@@ -149,6 +177,14 @@ class EmbeddedServerError(ConquietError):
         super().__init__(problem + shown)
 
 
+class SettingsError(ConquietError):
+    """A setting cannot be used; `key` is its name, if it is about one."""
+
+    def __init__(self, problem: str, *, key: str | None = None) -> None:
+        self.key = key
+        super().__init__(problem)
+
+
 def _rebuilt(kind: type[ConquietError], args: tuple[Any, ...], facts: dict[str, Any]) -> ConquietError:
     error = kind.__new__(kind, *args)
     error.args = args
@@ -157,9 +193,9 @@ def _rebuilt(kind: type[ConquietError], args: tuple[Any, ...], facts: dict[str, 
 
 
 def text_of(error: BaseException) -> str:
-    """Type and sentence of any exception, even of one whose own `__str__` fails."""
+    """Type and sentence of any exception without passwords, even of one whose own `__str__` fails."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return mask(f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001 -- the user's class
         return type(error).__name__
 

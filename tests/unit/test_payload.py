@@ -117,3 +117,34 @@ def test_an_int_enum_comes_back_as_the_equal_number():
 def test_what_is_no_json_object_is_refused_by_the_decoder(data, sentence):
     with pytest.raises(ValueError, match=sentence):
         decode_payload(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b'{"a": "\\ud800"}', "lone surrogate"),
+        (b'{"a": "\\uDFFF and more"}', "lone surrogate"),
+        (b'{"\\ud83d": 1}', "lone surrogate"),
+        (b'{"a": 1e400}', "beyond every float"),
+        (b'{"a": [-1E400]}', "beyond every float"),
+        (b'{"a": 1' + b"0" * 400 + b".0}", "beyond every float"),
+        (b'{"a": NaN}', "NaN"),
+        (b'{"a": -Infinity}', "Infinity"),
+    ],
+)
+def test_what_would_not_be_written_is_not_read(data, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        decode_payload(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "payload"),
+    [
+        (b'{"a": "\\ud83d\\ude00"}', {"a": "\U0001f600"}),
+        (b'{"a": "\\u00e9 \\\\ud800"}', {"a": "\xe9 \\ud800"}),
+        (b'{"a": 1e308}', {"a": 1e308}),
+        (b'{"a": 1e-400}', {"a": 0.0}),
+    ],
+)
+def test_pairs_of_surrogates_and_numbers_that_fit_are_read(data, payload):
+    assert decode_payload(data) == payload

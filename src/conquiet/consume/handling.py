@@ -9,11 +9,12 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from conquiet.db import DbSession, Inbox
-from conquiet.errors import ConquietError, DbError
+from conquiet.errors import ConquietError, DatabaseAwayError, DbError
+from conquiet.masking import scrubbed, shown
 from conquiet.queue import QueueMessage
 
 Handler = Callable[[QueueMessage, DbSession], None]
@@ -38,11 +39,9 @@ class MessageHandling:
     def __init__(self, handler: Handler, engine: Engine, inbox: Inbox | None = None) -> None:
         check_handler(handler)
         if not isinstance(engine, Engine):
-            raise TypeError(f"engine must be a SQLAlchemy Engine, not {engine!r}")
+            raise TypeError(f"engine must be a SQLAlchemy Engine, not {shown(engine)}")
         if inbox is not None and not isinstance(inbox, Inbox):
             raise TypeError(f"inbox must be an Inbox or None, not {inbox!r}")
-        if inbox is not None:
-            inbox.create_table(engine)
         self._handler = handler
         self._engine = engine
         self._inbox = inbox
@@ -78,7 +77,18 @@ class MessageHandling:
         if connection is not None:
             connection.close()
 
+    def is_database_away(self) -> bool:
+        """Whether no working connection can be had now."""
+        try:
+            with self._engine.connect() as connection:
+                connection.scalar(select(1))
+        except SQLAlchemyError:
+            return True
+        return False
+
     def __enter__(self) -> Self:
+        if self._inbox is not None:
+            self._inbox.create_table(self._engine)
         return self
 
     def __exit__(
@@ -88,12 +98,16 @@ class MessageHandling:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            try:
-                self._connection = self._engine.connect()
-                self._options = self._connection.get_execution_options()
-            except SQLAlchemyError as error:
-                raise DbError(f"no connection to the database: {error}") from error
+            self._connection = self._connect()
+            self._options = self._connection.get_execution_options()
         return self._connection
+
+    @scrubbed()
+    def _connect(self) -> Connection:
+        try:
+            return self._engine.connect()
+        except SQLAlchemyError as error:
+            raise DatabaseAwayError(f"no connection to the database: {error}") from error
 
     def _record(self, msg: QueueMessage, session: DbSession) -> None:
         if self._inbox is None:

@@ -15,7 +15,14 @@ from conquiet.consume.handling import MessageHandling
 from conquiet.consume.quarantine import quarantine
 from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.sources import Source
-from conquiet.errors import ConquietError, DrainError, DrainFailure, MalformedEntry, MalformedEntryError
+from conquiet.errors import (
+    ConquietError,
+    DatabaseAwayError,
+    DrainError,
+    DrainFailure,
+    MalformedEntry,
+    MalformedEntryError,
+)
 from conquiet.queue import QueueMessage, RedisStreamsQueue
 from conquiet.queue.message import Delivery, entry_id_order
 
@@ -180,7 +187,8 @@ class DrainLoop:
             outcome = self._handling.handle(msg)
         except Exception as error:
             self._fail(msg.id, error)
-            if self._limits.on_error == "raise":
+            # Without a database the next ones would fail in the same way.
+            if self._limits.on_error == "raise" or isinstance(error, DatabaseAwayError):
                 raise
             return
         except BaseException:

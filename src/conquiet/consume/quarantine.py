@@ -10,17 +10,15 @@ from typing import Any
 from conquiet.errors import MalformedEntry
 from conquiet.payload import encode_payload
 from conquiet.queue import QueueMessage, RedisStreamsQueue
-from conquiet.queue.connection import visible_errors
+from conquiet.queue.connection import key_beside, visible_errors
+from conquiet.queue.lua import LuaScript
 
-_SCRIPT = files("conquiet.consume.scripts").joinpath("quarantine.lua").read_bytes()
+_SCRIPT = LuaScript(files("conquiet.consume.scripts").joinpath("quarantine.lua").read_bytes())
 
 
 def quarantine_stream(stream: str) -> str:
     """The default quarantine of a stream, in the same slot of a Redis Cluster."""
-    # A tag of its own if it has none: "{orders}:quarantine" hashes as "orders" does.
-    opening = stream.find("{")
-    has_tag = opening >= 0 and stream.find("}", opening) > opening + 1
-    return f"{stream}:quarantine" if has_tag else f"{{{stream}}}:quarantine"
+    return key_beside(stream, "quarantine")
 
 
 def quarantine(
@@ -36,12 +34,9 @@ def quarantine(
         *(config.consumer_group.encode(), config.consumer_name.encode(), entry.id, entry.delivery_count),
         encode_payload(_described(queue, entry, reason)),
     ]
-    keys = [config.stream_key.encode(), target.encode()]
     with visible_errors("quarantine", stream=config.stream_key, group=config.consumer_group):
-        added = queue.client.register_script(_SCRIPT)(keys=keys, args=arguments)
-    if added is None:
-        return None
-    return added.decode() if isinstance(added, bytes) else str(added)
+        added: bytes | None = _SCRIPT.run(queue.client, [config.stream_key, target], arguments)
+    return None if added is None else added.decode()
 
 
 def _described(queue: RedisStreamsQueue, entry: QueueMessage | MalformedEntry, reason: str) -> dict[str, Any]:
@@ -63,6 +58,6 @@ def _payload_field(msg: QueueMessage) -> dict[str, Any]:
     try:
         encode_payload(msg.payload)
     except ValueError:
-        # Another writer's JSON can escape what UTF-8 cannot carry; as JSON text it is kept all the same.
+        # A handler may have put in what UTF-8 cannot carry; as JSON text it is kept all the same.
         return {"payloadJson": json.dumps(msg.payload)}
     return {"payload": msg.payload}

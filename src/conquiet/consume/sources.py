@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -22,25 +23,55 @@ class Source(Protocol):
         """
 
 
+class LeftBehind:
+    """What consumers that are known to be dead have pending, oldest first of each; then their names go."""
+
+    def __init__(self, queue: RedisStreamsQueue, consumers: Sequence[str]) -> None:
+        own = queue.config.consumer_name
+        if isinstance(consumers, str) or own in consumers:
+            raise ValueError(
+                f"take_back_from must be names of other consumers than {own!r}, got {consumers!r}"
+            )
+        self._queue = queue
+        self._consumers = deque(consumers)
+        self._after: str | None = None
+
+    def next_batch(self, acks: Sequence[str], size: int, wait_ms: int | None) -> Delivery | None:
+        """As `Source.next_batch`; it never waits."""
+        self._queue.ack_ids(acks)
+        while self._consumers:
+            delivery, self._after = self._queue.take_page(self._consumers[0], size, after=self._after)
+            if self._after is not None:
+                return delivery
+            self._queue.remove_consumer(self._consumers.popleft())
+        return None
+
+
+class OwnMessages:
+    """What the consumer's own name has pending, oldest first, each once."""
+
+    def __init__(self, queue: RedisStreamsQueue) -> None:
+        self._queue = queue
+        self._after: str | None = None
+
+    def next_batch(self, acks: Sequence[str], size: int, wait_ms: int | None) -> Delivery | None:
+        """As `Source.next_batch`; it never waits."""
+        self._queue.ack_ids(acks)
+        delivery, self._after = self._queue.own_page(size, after=self._after)
+        return None if self._after is None else delivery
+
+
 class NewMessages:
-    """What the consumer's name already has pending, oldest first; then new messages until idle."""
+    """New messages until the stream is idle."""
 
     def __init__(self, queue: RedisStreamsQueue, *, idle_ms: int) -> None:
         check_positive_int("idle_ms", idle_ms)
         self._queue = queue
         self._idle_ms = idle_ms
-        self._own_after: str | None = None
-        self._has_own = True
         self._idle_since: float | None = None
 
     def next_batch(self, acks: Sequence[str], size: int, wait_ms: int | None) -> Delivery | None:
         """As `Source.next_batch`."""
-        if self._has_own:
-            self._queue.ack_ids(acks)
-            delivery, self._own_after = self._queue.own_page(size, after=self._own_after)
-            if self._own_after is not None:
-                return delivery
-            self._has_own, acks = False, ()
         started = time.monotonic()
         delivery = self._read(acks, size, self._idle_ms if wait_ms is None else min(wait_ms, self._idle_ms))
         return delivery if self._is_flowing(delivery, started) else None
@@ -74,3 +105,21 @@ class StaleMessages:
         self._queue.ack_ids(acks)
         delivery, self._after = self._queue.claim_page(self._min_idle_ms, size, after=self._after)
         return None if self._after is None else delivery
+
+
+class InTurn:
+    """Sources one after the other."""
+
+    def __init__(self, *sources: Source) -> None:
+        self._sources = deque(sources)
+
+    def next_batch(self, acks: Sequence[str], size: int, wait_ms: int | None) -> Delivery | None:
+        """As `Source.next_batch`."""
+        while self._sources:
+            delivery = self._sources[0].next_batch(acks, size, wait_ms)
+            if delivery is not None:
+                return delivery
+            # It has acked before it found that there is nothing more.
+            acks = ()
+            self._sources.popleft()
+        return None

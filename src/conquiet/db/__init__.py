@@ -2,6 +2,6 @@
 
 from conquiet.db.inbox import Inbox
 from conquiet.db.outbox import Outbox, OutboxRow
-from conquiet.db.session import DbSession
+from conquiet.db.session import DbSession, is_connection_lost
 
-__all__ = ["DbSession", "Inbox", "Outbox", "OutboxRow"]
+__all__ = ["DbSession", "Inbox", "Outbox", "OutboxRow", "is_connection_lost"]

@@ -152,3 +152,13 @@ class DbSession:
 
     def _note_orm_rollback(self, _session: Session, ended: SessionTransaction) -> None:
         self._has_orm_rolled_back |= ended.parent is None
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Whether this exception, or one that led to it, says that a connection to the database is gone."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DBAPIError) and cause.connection_invalidated:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

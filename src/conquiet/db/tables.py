@@ -11,6 +11,7 @@ from sqlalchemy import Engine, Table, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
 from conquiet.errors import DbError
+from conquiet.masking import scrubbed
 
 #: Stream names are compared as bytes; MySQL's default collation would take "Orders" for "orders".
 MYSQL_OPTIONS: dict[str, Any] = {
@@ -26,6 +27,7 @@ def check_table_name(name: str) -> None:
         raise ValueError(f"table must be a plain SQL name of at most 63 characters, got {name!r}")
 
 
+@scrubbed()
 def create_table(table: Table, engine: Engine) -> None:
     """Create the table unless it is there; of two processes that try at once, both succeed."""
     try:

@@ -26,6 +26,7 @@ class EmbeddedServer:
 
     Args:
         dir: where the data stays after `stop()`; without it, a temporary directory that `stop()` removes.
+        port: the port of a single server; without it, a free one, and in the same `dir` the same again.
         appendonly: write the append-only file, without which every stop loses the data.
         appendfsync: "always" loses nothing that was answered, "everysec" and "no" are faster.
         cluster: 0 for a single server, else the number of primaries, at least 3.
@@ -37,6 +38,7 @@ class EmbeddedServer:
         self,
         *,
         dir: Path | str | None = None,  # noqa: A002 -- the name of the server's own setting
+        port: int | None = None,
         appendonly: bool = False,
         appendfsync: str = "everysec",
         cluster: int = 0,
@@ -50,6 +52,11 @@ class EmbeddedServer:
             cluster=cluster,
             args=tuple(args),
         )
+        if port is not None and cluster:
+            raise ValueError(
+                f"port is for a single server; the nodes of a cluster choose theirs, got {port!r}"
+            )
+        self._port = port
         self._is_temporary = dir is None
         self._dir = Path(dir).absolute() if dir is not None else None
         self._ports: tuple[int, ...] = ()
@@ -110,7 +117,7 @@ class EmbeddedServer:
         """
         if self._launched is not None and self._launched.processes.is_supervised:
             raise EmbeddedServerError(f"the server already runs at {self.url}")
-        self._start()
+        self._start(ports=() if self._port is None else (self._port,))
 
     def stop(self) -> None:
         """End the server and remove a temporary directory; a second call or a forked child's does nothing."""

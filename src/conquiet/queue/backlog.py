@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
+from conquiet.arguments import check_positive_int
 from conquiet.queue.config import QueueConfig
+from conquiet.queue.connection import AS_BYTES, AsyncClient, Client, visible_errors
+from conquiet.queue.steps import Steps, command, run_steps, run_steps_async
 
 #: Runs one Redis command and returns its reply with everything as bytes.
 Call = Callable[..., Any]
@@ -29,6 +33,10 @@ class BacklogStats:
     group: str
     #: Entries in the stream, finished ones too: Redis keeps them until they are trimmed.
     length: int
+    #: The last entry that was added, though it may be trimmed by now; "0-0" before the first.
+    last_id: str
+    #: The last entry that the group was given; "0-0" before the first.
+    last_delivered_id: str
     #: Messages that the group has not been given yet; `None` if neither the server nor a bounded count knows.
     lag: int | None
     lag_source: Literal["server", "counted"] | None
@@ -43,52 +51,102 @@ class BacklogStats:
 
 def backlog_stats(call: Call, config: QueueConfig, *, count_limit: int) -> BacklogStats:
     """Ask the server; counts at most `count_limit` entries where it does not know the lag itself."""
-    stream, group = config.stream_key.encode(), config.consumer_group.encode()
-    group_info = _group_info(call, stream, group)
-    last_delivered = _text(group_info["last-delivered-id"])
-    oldest_pending = call("XPENDING", stream, group, "-", "+", 1, parse_detail=True)
-    undelivered = call("XRANGE", stream, f"({last_delivered}", "+", "COUNT", 1)
-    lag, source = _lag(call, stream, group_info, last_delivered, count_limit)
-    seconds, microseconds = call("TIME")
+    steps = _look(config.stream_key, config.consumer_group, count_limit, is_group_needed=True)
+    return run_steps(call, steps)
+
+
+def peek_backlog(client: Client, *, stream: str, group: str, count_limit: int = 1_000) -> BacklogStats:
+    """As `RedisStreamsQueue.backlog_stats`, and makes neither stream nor group.
+
+    For a group that is not there yet, everything in the stream is lag: the group will begin at its start.
+    """
+    check_positive_int("count_limit", count_limit)
+    with visible_errors("peek", stream=stream, group=group):
+        call = partial(client.execute_command, **AS_BYTES)
+        return run_steps(call, _look(stream, group, count_limit, is_group_needed=False))
+
+
+async def peek_backlog_async(
+    client: AsyncClient, *, stream: str, group: str, count_limit: int = 1_000
+) -> BacklogStats:
+    """As `peek_backlog`, on an asyncio client."""
+    check_positive_int("count_limit", count_limit)
+    with visible_errors("peek", stream=stream, group=group):
+        call = partial(client.execute_command, **AS_BYTES)
+        return await run_steps_async(call, _look(stream, group, count_limit, is_group_needed=False))
+
+
+def _look(
+    stream_name: str, group_name: str, count_limit: int, *, is_group_needed: bool
+) -> Steps[BacklogStats]:
+    stream, group = stream_name.encode(), group_name.encode()
+    info = yield from _group_info(stream, group, is_group_needed)
+    length, last_id = yield from _stream_info(stream, is_group_needed)
+    last_delivered = "0-0" if info is None else _text(info["last-delivered-id"])
+    undelivered = yield command("XRANGE", stream, f"({last_delivered}", "+", "COUNT", 1)
+    oldest_pending: Any = None
+    consumers: tuple[ConsumerBacklog, ...] = ()
+    lag: int | None = length
+    source: Literal["server", "counted"] | None = "counted"
+    if info is not None:
+        oldest_pending = yield command("XPENDING", stream, group, "-", "+", 1, parse_detail=True)
+        lag, source = yield from _lag(stream, info, last_delivered, count_limit)
+        consumers = yield from _consumers(stream, group)
+    seconds, microseconds = yield command("TIME")
     now_ms = int(seconds) * 1000 + int(microseconds) // 1000
     return BacklogStats(
-        stream=config.stream_key,
-        group=config.consumer_group,
-        length=call("XLEN", stream),
+        stream=stream_name,
+        group=group_name,
+        length=length,
+        last_id=last_id,
+        last_delivered_id=last_delivered,
         lag=lag,
         lag_source=source,
-        pending=int(group_info["pending"]),
+        pending=0 if info is None else int(info["pending"]),
         oldest_pending_age_ms=_age_ms(now_ms, oldest_pending[0]["message_id"] if oldest_pending else None),
         oldest_undelivered_age_ms=_age_ms(now_ms, undelivered[0][0] if undelivered else None),
-        consumers=_consumers(call, stream, group),
+        consumers=consumers,
     )
 
 
-def _group_info(call: Call, stream: bytes, group: bytes) -> Mapping[str, Any]:
-    for info in map(_as_mapping, call("XINFO GROUPS", stream)):
-        if info["name"] == group:
-            return info
-    # Redis itself says it best, and as a Redis error: NOGROUP; unless the group came back meanwhile.
-    call("XPENDING", stream, group, "-", "+", 1, parse_detail=True)
-    return _group_info(call, stream, group)
+def _stream_info(stream: bytes, is_needed: bool) -> Steps[tuple[int, str]]:
+    if not is_needed and not (yield command("EXISTS", stream)):
+        return 0, "0-0"
+    info = as_mapping((yield command("XINFO STREAM", stream)))
+    return int(info["length"]), _text(info["last-generated-id"])
+
+
+def _group_info(stream: bytes, group: bytes, is_needed: bool) -> Steps[Mapping[str, Any] | None]:
+    while True:
+        # XINFO of a stream that is not there is an error; to whom the group is optional, so is the stream.
+        if not is_needed and not (yield command("EXISTS", stream)):
+            return None
+        for info in map(as_mapping, (yield command("XINFO GROUPS", stream))):
+            if info["name"] == group:
+                return info
+        if not is_needed:
+            return None
+        # Redis itself says it best, and as a Redis error: NOGROUP; unless the group came back meanwhile.
+        yield command("XPENDING", stream, group, "-", "+", 1, parse_detail=True)
 
 
 def _lag(
-    call: Call, stream: bytes, group_info: Mapping[str, Any], last_delivered: str, count_limit: int
-) -> tuple[int | None, Literal["server", "counted"] | None]:
+    stream: bytes, group_info: Mapping[str, Any], last_delivered: str, count_limit: int
+) -> Steps[tuple[int | None, Literal["server", "counted"] | None]]:
     # Redis 7 and later know it, unless entries were deleted; Redis 6.2 does not have the field.
     if group_info.get("lag") is not None:
         return int(group_info["lag"]), "server"
-    entries = call("XRANGE", stream, f"({last_delivered}", "+", "COUNT", count_limit + 1)
+    entries = yield command("XRANGE", stream, f"({last_delivered}", "+", "COUNT", count_limit + 1)
     if len(entries) > count_limit:
         return None, None
     return len(entries), "counted"
 
 
-def _consumers(call: Call, stream: bytes, group: bytes) -> tuple[ConsumerBacklog, ...]:
+def _consumers(stream: bytes, group: bytes) -> Steps[tuple[ConsumerBacklog, ...]]:
+    infos = yield command("XINFO CONSUMERS", stream, group)
     return tuple(
         ConsumerBacklog(name=_text(info["name"]), pending=int(info["pending"]), idle_ms=int(info["idle"]))
-        for info in map(_as_mapping, call("XINFO CONSUMERS", stream, group))
+        for info in map(as_mapping, infos)
     )
 
 
@@ -99,7 +157,8 @@ def _age_ms(now_ms: int, entry_id: bytes | str | None) -> int | None:
     return max(0, now_ms - int(_text(entry_id).partition("-")[0]))
 
 
-def _as_mapping(reply: Any) -> Mapping[str, Any]:
+def as_mapping(reply: Any) -> Mapping[str, Any]:
+    """One row of an XINFO reply, which is flat or a mapping by the client's kind and protocol."""
     pairs = reply.items() if isinstance(reply, Mapping) else zip(reply[::2], reply[1::2], strict=True)
     return {_text(name): value for name, value in pairs}
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import parse_url
@@ -16,8 +19,10 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from conquiet.errors import QueueError
+from conquiet.masking import remember_secret, remember_url, scrub, scrubbed
 
 Client = redis.Redis | RedisCluster
+AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
 
 #: Replies as bytes, whatever the client was told to decode: an entry may hold anything.
 AS_BYTES: dict[str, Any] = {"NEVER_DECODE": []}
@@ -38,8 +43,47 @@ def visible_errors(operation: str, *, stream: str, group: str | None) -> Iterato
 
 
 def queue_error(operation: str, cause: Exception, *, stream: str, group: str | None) -> QueueError:
-    """The `QueueError` that tells of a redis-py error."""
+    """The `QueueError` that tells of a redis-py error; the error itself is masked too, as its cause."""
+    scrub(cause)
     return QueueError(operation, stream=stream, group=group, reason=f"{type(cause).__name__}: {cause}")
+
+
+def run_command(client: Client, *command: Any, stream: str, group: str | None, **options: Any) -> Any:
+    """As `execute`; whatever redis-py raises is a `QueueError`."""
+    try:
+        return execute(client, *command, **options)
+    except REDIS_ERRORS as error:
+        raise queue_error(command[0], error, stream=stream, group=group) from error
+
+
+def execute(client: Client, *command: Any, **options: Any) -> Any:
+    """Run one command, with its reply as bytes."""
+    with in_step(client):
+        return client.execute_command(*command, **AS_BYTES, **options)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def in_step(client: Client) -> Iterator[None]:
+    """Let no later caller get a reply that was meant for the one inside.
+
+    Whatever interrupts it (Ctrl-C, a timeout by a signal) costs the client its idle connections: redis-py has
+    put back the one whose reply was not read.
+    """
+    try:
+        yield
+    except REDIS_ERRORS:
+        raise
+    except BaseException:
+        forget_connections(client)
+        raise
+
+
+def key_beside(stream: str, suffix: str) -> str:
+    """The key of something that belongs to a stream, in the same slot of a Redis Cluster."""
+    # A tag of its own if it has none: "{orders}:quarantine" hashes as "orders" does.
+    opening = stream.find("{")
+    has_tag = opening >= 0 and stream.find("}", opening) > opening + 1
+    return f"{stream}:{suffix}" if has_tag else f"{{{stream}}}:{suffix}"
 
 
 def add_entries(client: Client, entries: Iterable[tuple[bytes, bytes]]) -> list[str | Exception]:
@@ -47,28 +91,45 @@ def add_entries(client: Client, entries: Iterable[tuple[bytes, bytes]]) -> list[
     pipeline = client.pipeline(transaction=False)
     for stream, data in entries:
         pipeline.execute_command("XADD", stream, "*", "data", data)
-    replies: list[bytes | str | Exception] = pipeline.execute(raise_on_error=False)
+    with in_step(client):
+        replies: list[bytes | str | Exception] = pipeline.execute(raise_on_error=False)
     return [reply.decode() if isinstance(reply, bytes) else reply for reply in replies]
 
 
+@scrubbed()
 def open_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Client:
     """Open a client that never retries by itself and whose socket outlasts a read of `block_ms`.
 
     Query parameters of the URL are redis-py's connection arguments and win over `options`.
     Sentinel: `redis+sentinel://user:password@host:26379,host2:26379/service/0?sentinel_password=…`.
     """
-    parts = urlsplit(url)
+    parts = _split(url, options)
     options = {"retry": Retry(NoBackoff(), 0), "socket_timeout": block_ms / 1000 + 5, **options}
-    match parts.scheme:
-        case "redis" | "rediss" | "unix":
+    match _kind_of(parts):
+        case "plain":
             return redis.Redis.from_url(url, **options)
-        case "redis+cluster" | "rediss+cluster":
+        case "cluster":
             return RedisCluster.from_url(_plain(parts), **options)
-        case "redis+sentinel" | "rediss+sentinel":
-            return _open_sentinel(parts, options)
-    raise ValueError(
-        f"url must start with {_SCHEMES}, got {parts.scheme + '://…' if parts.scheme else 'no scheme'}"
-    )
+        case _:
+            service, arguments = _sentinel_arguments(parts, options)
+            master: redis.Redis = Sentinel(**arguments).master_for(service)
+            return master
+
+
+@scrubbed()
+def open_async_client(url: str, *, block_ms: int = 5_000, **options: Any) -> AsyncClient:
+    """As `open_client`, for an event loop; close it with `aclose()`."""
+    parts = _split(url, options)
+    options = {"retry": AsyncRetry(NoBackoff(), 0), "socket_timeout": block_ms / 1000 + 5, **options}
+    match _kind_of(parts):
+        case "plain":
+            return redis.asyncio.Redis.from_url(url, **options)
+        case "cluster":
+            return redis.asyncio.RedisCluster.from_url(_plain(parts), **options)
+        case _:
+            service, arguments = _sentinel_arguments(parts, options)
+            master: redis.asyncio.Redis = AsyncSentinel(**arguments).master_for(service)
+            return master
 
 
 def unparsed_view(client: Client) -> Client:
@@ -86,10 +147,26 @@ def unparsed_view(client: Client) -> Client:
 
 def forget_connections(client: Client) -> None:
     """Drop idle connections after an interrupt: the next call might get a reply that one of them is owed."""
-    if isinstance(client, RedisCluster):
-        client.disconnect_connection_pools()
-    else:
+    # Idle ones alone, on a cluster too: other threads are in the middle of their calls.
+    if not isinstance(client, RedisCluster):
         client.connection_pool.disconnect(inuse_connections=False)
+        return
+    for node in client.get_nodes():
+        if node.redis_connection is not None:
+            node.redis_connection.connection_pool.disconnect(inuse_connections=False)
+
+
+def is_unanswered(error: QueueError) -> bool:
+    """Whether no reply came: the server is away or hangs, and so is every other call to it."""
+    return isinstance(error.__cause__, redis.ConnectionError | redis.TimeoutError)
+
+
+def server_of(client: Client, key: str) -> str:
+    """The name of the server that has the key; empty if there is only one."""
+    if not isinstance(client, RedisCluster):
+        return ""
+    node = client.get_node_from_key(key)
+    return "" if node is None else str(node.name)
 
 
 def longest_block_ms(client: Client, key: str) -> int | None:
@@ -105,7 +182,55 @@ def longest_block_ms(client: Client, key: str) -> int | None:
     return max(1, int((timeout_s - margin_s) * 1000))
 
 
-def _open_sentinel(parts: SplitResult, options: dict[str, Any]) -> Client:
+def _split(url: str, options: Mapping[str, Any]) -> SplitResult:
+    remember_url(url)
+    for name in ("password", "sentinel_password"):
+        remember_secret(options.get(name))
+    try:
+        parts: SplitResult | None = urlsplit(url)
+    except ValueError:
+        parts = None
+    # Not in the handler above: the error in hand there quotes a part of the password.
+    if parts is None or _is_cut_short(parts):
+        raise ValueError(
+            "url cannot be read: its port must be a number, and special characters of its user name and "
+            "password percent-encoded (/ is %2F, # is %23, ? is %3F, @ is %40, [ is %5B)"
+        )
+    return parts
+
+
+def _is_cut_short(parts: SplitResult) -> bool:
+    """Whether the credentials were ended by a character of their own, so that the rest passes for a host."""
+    if parts.scheme == "unix":
+        is_cut = bool(parts.netloc) and "@" not in parts.netloc
+    else:
+        is_cut = "@" in parts.path or not all(map(_is_address, parts.netloc.rpartition("@")[2].split(",")))
+    has_odd_query = any("=" not in argument for argument in parts.query.split("&") if parts.query)
+    return is_cut or has_odd_query or bool(parts.fragment)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        _ = urlsplit(f"//{text}").port
+    except ValueError:
+        return False
+    return True
+
+
+def _kind_of(parts: SplitResult) -> Literal["plain", "cluster", "sentinel"]:
+    match parts.scheme:
+        case "redis" | "rediss" | "unix":
+            return "plain"
+        case "redis+cluster" | "rediss+cluster":
+            return "cluster"
+        case "redis+sentinel" | "rediss+sentinel":
+            return "sentinel"
+    raise ValueError(
+        f"url must start with {_SCHEMES}, got {parts.scheme + '://…' if parts.scheme else 'no scheme'}"
+    )
+
+
+def _sentinel_arguments(parts: SplitResult, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     credentials, _, hosts = parts.netloc.rpartition("@")
     service, _, db = parts.path.strip("/").partition("/")
     if not hosts or not service:
@@ -124,13 +249,8 @@ def _open_sentinel(parts: SplitResult, options: dict[str, Any]) -> Client:
         if name in arguments
     }
     shared = {name: arguments[name] for name in arguments if name.startswith(("ssl", "socket_", "retry"))}
-    sentinel = Sentinel(
-        [_host_and_port(host) for host in hosts.split(",")],
-        sentinel_kwargs=shared | of_sentinels,
-        **arguments,
-    )
-    master: redis.Redis = sentinel.master_for(service)
-    return master
+    sentinels = [_host_and_port(host) for host in hosts.split(",")]
+    return service, {"sentinels": sentinels, "sentinel_kwargs": shared | of_sentinels, **arguments}
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

@@ -61,28 +61,34 @@ def delivery_of(entries: Iterable[tuple[RawEntry, int]], *, stream: str, group: 
     for (raw_id, raw_fields), delivery_count in entries:
         entry_id = raw_id.decode()
         try:
-            payload = decode_payload(_data_of(raw_fields))
+            payload = decode_payload(data_of(raw_fields))
         except ValueError as error:
             delivery.malformed.append(
-                MalformedEntry(entry_id, _pairs(raw_fields), delivery_count, str(error))
+                MalformedEntry(entry_id, pairs_of(raw_fields), delivery_count, str(error))
             )
         else:
             delivery.messages.append(QueueMessage(stream, group, entry_id, payload, delivery_count))
     return delivery
 
 
-def _data_of(fields: Sequence[bytes] | Mapping[bytes, bytes]) -> bytes:
+def data_of(fields: Sequence[bytes] | Mapping[bytes, bytes]) -> bytes:
+    """The one field of an entry.
+
+    Raises:
+        ValueError: it has others, or none.
+    """
     # The hot path: a flat list of one name and one value.
     if isinstance(fields, list) and len(fields) == 2 and fields[0] == b"data":
         return fields[1]  # type: ignore[no-any-return]  # redis-py's replies are untyped
-    pairs = _pairs(fields)
+    pairs = pairs_of(fields)
     if len(pairs) != 1 or pairs[0][0] != b"data":
         names = ", ".join(repr(name) for name, _ in pairs[:5])
         raise ValueError(f"it must have exactly one field `data`, has {len(pairs)}: {names}")
     return pairs[0][1]
 
 
-def _pairs(fields: Sequence[bytes] | Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+def pairs_of(fields: Sequence[bytes] | Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    """The fields of an entry, in order."""
     if isinstance(fields, Mapping):
         return tuple(fields.items())
     flat: Sequence[Any] = fields

@@ -11,26 +11,30 @@ from typing import Any, Literal, Self
 
 from redis.exceptions import ResponseError
 
-from conquiet.arguments import check_non_negative_int, check_positive_int
+from conquiet.arguments import check_name, check_non_negative_int, check_positive_int
 from conquiet.errors import QueueError
-from conquiet.payload import Payload, encode_payload
-from conquiet.queue.backlog import BacklogStats, backlog_stats
+from conquiet.masking import shown
+from conquiet.payload import Payload
+from conquiet.queue.backlog import BacklogStats, as_mapping, backlog_stats
 from conquiet.queue.config import QueueConfig
 from conquiet.queue.connection import (
     AS_BYTES,
-    REDIS_ERRORS,
     Client,
-    add_entries,
-    forget_connections,
+    in_step,
     longest_block_ms,
     open_client,
     queue_error,
+    run_command,
     unparsed_view,
     visible_errors,
 )
 from conquiet.queue.message import Delivery, QueueMessage, RawEntry, delivery_of, entry_id_order
 from conquiet.queue.metrics import QueueMetrics
-from conquiet.queue.scripts import change_held
+from conquiet.queue.scripts import change_held, remove_consumer, take_from
+from conquiet.queue.writer import StreamWriter
+
+#: What was handed back counts as delivered in 1970; nothing else is idle for ten years.
+HANDED_BACK_IDLE_MS = 10 * 365 * 24 * 3_600_000
 
 
 class RedisStreamsQueue:
@@ -43,7 +47,7 @@ class RedisStreamsQueue:
     def __init__(self, client: Client, config: QueueConfig) -> None:
         if not isinstance(client, Client):
             raise TypeError(
-                f"client must be a redis.Redis or RedisCluster (not an asyncio one), got {client!r}"
+                f"client must be a redis.Redis or RedisCluster (not an asyncio one), got {shown(client)}"
             )
         if not isinstance(config, QueueConfig):
             raise TypeError(f"config must be a QueueConfig, got {config!r}")
@@ -57,6 +61,7 @@ class RedisStreamsQueue:
         self._consumer = config.consumer_name.encode()
         self._closes_client = False
         self._view = unparsed_view(client)
+        self._writer = StreamWriter(client, config.stream_key, group=config.consumer_group)
         self._create_group()
         with self._visible("connect"):
             self._longest_block_ms = longest_block_ms(client, config.stream_key)
@@ -85,23 +90,17 @@ class RedisStreamsQueue:
 
     def enqueue(self, payload: Payload) -> str:
         """Add one message and return its entry id."""
-        entry_id: bytes = self._call("XADD", self._stream, "*", "data", encode_payload(payload))
-        return entry_id.decode()
+        return self._writer.enqueue(payload)
 
     def enqueue_many(self, payloads: Iterable[Payload], *, batch_size: int = 1_000) -> list[str]:
         """Add messages in order, `batch_size` to a round trip; if one payload is refused, none is added."""
-        check_positive_int("batch_size", batch_size)
-        encoded = [(self._stream, encode_payload(payload)) for payload in payloads]
-        ids: list[str] = []
-        for start in range(0, len(encoded), batch_size):
-            with self._visible("XADD"):
-                replies = add_entries(self._view, encoded[start : start + batch_size])
-            ids += [reply for reply in replies if isinstance(reply, str)]
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    operation = f"XADD of {len(encoded)} messages, {len(ids)} were added,"
-                    raise queue_error(operation, reply, **self._names) from reply
-        return ids
+        return self._writer.enqueue_many(payloads, batch_size=batch_size)
+
+    def enqueue_once(
+        self, payloads: Iterable[Payload], *, dedupe_id: str, window_ms: int = 24 * 3_600_000
+    ) -> list[str]:
+        """As `StreamWriter.enqueue_once`: a second call with this id returns the first one's entry ids."""
+        return self._writer.enqueue_once(payloads, dedupe_id=dedupe_id, window_ms=window_ms)
 
     def read(self, block_ms: int, count: int = 1) -> list[QueueMessage]:
         """Deliver up to `count` new messages; they are pending until acked.
@@ -138,7 +137,7 @@ class RedisStreamsQueue:
             return self.read(block_ms, count)
         command = self._read_command(block_ms, count)
         started = time.perf_counter()
-        with self._visible("XACK with XREADGROUP"):
+        with self._visible("XACK with XREADGROUP"), in_step(self._view):
             pipeline = self._view.pipeline(transaction=False)
             pipeline.execute_command("XACK", self._stream, self._group, *entry_ids)
             pipeline.execute_command(*command, **AS_BYTES)
@@ -195,6 +194,20 @@ class RedisStreamsQueue:
         ours = [(entry, counts[entry[0]]) for entry in entries if entry[1] and entry[0] in counts]
         return self._claimed(ours), last.decode()
 
+    def take_page(
+        self, consumer: str, count: int, *, after: str | None = None
+    ) -> tuple[Delivery, str | None]:
+        """Take one page of what another consumer has pending, however short its idle time; as `claim_page`.
+
+        For a consumer that is known to be dead; nothing is taken from anybody else.
+        """
+        check_name("consumer", consumer)
+        check_positive_int("count", count)
+        with self._visible("XCLAIM"):
+            start = "-" if after is None else f"({after}"
+            last, taken = take_from(self.client, self.config, consumer, start, count)
+        return self._claimed([((entry_id, fields), delivered) for entry_id, fields, delivered in taken]), last
+
     def renew(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
         """Reset the idle time of what this consumer still holds; returns the messages it still holds."""
         return self._change_held("renew", messages)
@@ -210,6 +223,17 @@ class RedisStreamsQueue:
         """Look at length, lag, pending and consumers: read-only, bounded, never called by itself."""
         check_positive_int("count_limit", count_limit)
         return backlog_stats(self._call, self.config, count_limit=count_limit)
+
+    def consumer_names(self) -> list[str]:
+        """Everybody whom the group knows; consumers stay known until they are removed."""
+        infos = self._call("XINFO CONSUMERS", self._stream, self._group)
+        return [as_mapping(info)["name"].decode() for info in infos]
+
+    def remove_consumer(self, name: str) -> bool:
+        """Make the group forget a consumer; `False`, and nothing changes, if it has something pending."""
+        check_name("name", name)
+        with self._visible("XGROUP DELCONSUMER"):
+            return remove_consumer(self.client, self.config, name)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -286,13 +310,7 @@ class RedisStreamsQueue:
             )
 
     def _call(self, *command: Any, **options: Any) -> Any:
-        try:
-            return self._view.execute_command(*command, **AS_BYTES, **options)  # type: ignore[no-untyped-call]
-        except REDIS_ERRORS as error:
-            raise queue_error(command[0], error, **self._names) from error
-        except BaseException:
-            forget_connections(self._view)
-            raise
+        return run_command(self._view, *command, **self._names, **options)
 
     def _visible(self, operation: str) -> AbstractContextManager[None]:
         return visible_errors(operation, **self._names)

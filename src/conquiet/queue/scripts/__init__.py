@@ -8,9 +8,14 @@ from typing import Literal
 
 from conquiet.queue.config import QueueConfig
 from conquiet.queue.connection import Client
+from conquiet.queue.lua import LuaScript
 from conquiet.queue.message import QueueMessage
 
-_CHANGE_HELD = files(__name__).joinpath("change_held.lua").read_bytes()
+_HERE = files(__name__)
+_CHANGE_HELD, _TAKE_FROM, _REMOVE_CONSUMER, _ENQUEUE_ONCE = (
+    LuaScript(_HERE.joinpath(f"{name}.lua").read_bytes())
+    for name in ("change_held", "take_from", "remove_consumer", "enqueue_once")
+)
 
 
 def change_held(
@@ -20,12 +25,29 @@ def change_held(
     messages: Sequence[QueueMessage],
 ) -> set[str]:
     """Renew or hand back the messages that the consumer still holds; returns the ids it still held."""
-    arguments: list[bytes | str | int] = [
-        config.consumer_group.encode(),
-        config.consumer_name.encode(),
-        change,
-    ]
-    for message in messages:
-        arguments += (message.id, message.delivery_count)
-    held = client.register_script(_CHANGE_HELD)(keys=[config.stream_key.encode()], args=arguments)
-    return {entry_id.decode() if isinstance(entry_id, bytes) else entry_id for entry_id in held}
+    held = [part for message in messages for part in (message.id, message.delivery_count)]
+    arguments = [config.consumer_group.encode(), config.consumer_name.encode(), change, *held]
+    return {entry_id.decode() for entry_id in _CHANGE_HELD.run(client, [config.stream_key], arguments)}
+
+
+def take_from(
+    client: Client, config: QueueConfig, consumer: str, start: str, count: int
+) -> tuple[str | None, list[tuple[bytes, list[bytes], int]]]:
+    """Take a page of what another consumer has pending: the last id looked at; id, fields, count of each."""
+    names = (config.consumer_group.encode(), config.consumer_name.encode(), consumer.encode())
+    last, taken = _TAKE_FROM.run(client, [config.stream_key], (*names, start, count))
+    return last.decode() or None, [tuple(entry) for entry in taken]
+
+
+def remove_consumer(client: Client, config: QueueConfig, consumer: str) -> bool:
+    """Delete a consumer unless it has something pending."""
+    arguments = [config.consumer_group.encode(), consumer.encode()]
+    return bool(_REMOVE_CONSUMER.run(client, [config.stream_key], arguments))
+
+
+def enqueue_once(
+    client: Client, *, stream: str, added: str, window_ms: int, first: int, payloads: Sequence[bytes]
+) -> list[str]:
+    """Add numbered payloads that were not added before; `added` is the key of the hash that knows."""
+    ids = _ENQUEUE_ONCE.run(client, [stream, added], [window_ms, first, *payloads])
+    return [entry_id.decode() for entry_id in ids]

@@ -1,0 +1,99 @@
+"""Secrets leave no process in a text: passwords are replaced in every sentence that conquiet writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote, quote_plus, unquote
+
+HIDDEN = "***"
+
+#: A shorter secret is replaced inside URLs alone: elsewhere it would tear ordinary words apart.
+SHORTEST_KNOWN = 5
+
+# Every repetition that can begin anywhere is bounded: a long text must not take time by its square.
+_PATTERNS = (
+    # Up to the last @ of the word: a password that was not percent-encoded may have a / or an @ itself.
+    (
+        re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s:/?#@'\"]{0,200}):[^\s'\"]{0,1000}@", re.IGNORECASE),
+        rf"\1:{HIDDEN}@",
+    ),
+    (re.compile(r"((?:password|passwd|secret)\s{0,9}=\s{0,9})[^\s&,;)'\"]+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (
+        re.compile(r"((?:password|passwd|secret)['\"]\s{0,9}:\s{0,9}(['\"])).{0,1000}?\2", re.IGNORECASE),
+        rf"\1{HIDDEN}\2",
+    ),
+    # A server that does not know HELLO or AUTH repeats their arguments, cut to some length.
+    (
+        re.compile(r"([`'\"]AUTH[`'\"]|command [`'\"]AUTH[`'\"]).*", re.IGNORECASE | re.DOTALL),
+        rf"\1 {HIDDEN}",
+    ),
+)
+
+_known: set[str] = set()
+
+
+def remember_secret(secret: object) -> None:
+    """Replace this text from now on, in whatever way it is written."""
+    if not isinstance(secret, str) or len(secret) < SHORTEST_KNOWN:
+        return
+    _known.update(
+        {secret, quote(secret), quote(secret, safe=""), quote_plus(secret)}
+        | {repr(secret)[1:-1], ascii(secret)[1:-1], json.dumps(secret)[1:-1]}
+    )
+
+
+def remember_url(url: object) -> None:
+    """Remember the password of a URL, be it well-formed or not."""
+    if not isinstance(url, str):
+        return
+    credentials = url.partition("://")[2].rpartition("@")[0]
+    passwords = [credentials.partition(":")[2]]
+    passwords += re.findall(r"password=([^&#]*)", url)
+    for password in passwords:
+        remember_secret(password)
+        remember_secret(unquote(password))
+
+
+def mask(text: str) -> str:
+    """The text without passwords: those of URLs, of `password=` and `AUTH`, and all that were remembered."""
+    for secret in sorted(_known, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    for pattern, shown in _PATTERNS:
+        text = pattern.sub(shown, text)
+    return text
+
+
+def shown(value: object) -> str:
+    """The `repr` of a value that may hold a password, as a URL or a client does."""
+    return mask(repr(value))
+
+
+@contextmanager
+def scrubbed() -> Iterator[None]:
+    """Mask whatever is raised inside."""
+    try:
+        yield
+    except Exception as error:
+        scrub(error)
+        raise
+
+
+def scrub(error: BaseException) -> None:
+    """Mask an exception in place, with its notes and with everything that led to it."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        masked = tuple(mask(part) if isinstance(part, str) else part for part in current.args)
+        if masked != current.args:
+            current.args = masked
+        notes = getattr(current, "__notes__", None)
+        if notes:
+            current.__notes__ = [mask(note) for note in notes]
+        waiting += [current.__cause__, current.__context__]

@@ -1,0 +1,59 @@
+"""How Lua scripts are run: by their digest, with every reply as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha1
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from conquiet.queue.connection import AS_BYTES, Client, execute, in_step
+
+Argument = bytes | str | int | float
+
+#: The keys and the arguments of one run.
+Call = tuple[Sequence[str], Sequence[Argument]]
+
+
+class LuaScript:
+    """One script; the server keeps it after its first run."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self.digest = sha1(text, usedforsecurity=False).hexdigest()
+
+    def run(self, client: Client, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        """Run it: EVALSHA, with EVAL as the fallback, since a server that failed over has forgotten it."""
+        tail = _tail(keys, arguments)
+        try:
+            return execute(client, "EVALSHA", self.digest, *tail)
+        except NoScriptError:
+            return execute(client, "EVAL", self.text, *tail)
+
+    def run_all(self, client: Client, calls: Sequence[Call]) -> list[Any]:
+        """Run it for each call, in one round trip; a reply or an error for each.
+
+        A call that a server has not kept the script for is made in a second round trip, after the others: so
+        no two of them should touch the same keys.
+        """
+        replies = _pipelined(client, ("EVALSHA", self.digest), calls)
+        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            again = _pipelined(client, ("EVAL", self.text), [calls[place] for place in unknown])
+            for place, reply in zip(unknown, again, strict=True):
+                replies[place] = reply
+        return replies
+
+
+def _pipelined(client: Client, command: tuple[str, str | bytes], calls: Sequence[Call]) -> list[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for keys, arguments in calls:
+        pipeline.execute_command(*command, *_tail(keys, arguments), **AS_BYTES)
+    with in_step(client):
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+    return replies
+
+
+def _tail(keys: Sequence[str], arguments: Sequence[Argument]) -> tuple[Argument, ...]:
+    return (len(keys), *(key.encode() for key in keys), *arguments)
