@@ -55,7 +55,7 @@ def open_database(kind: str, directory: Path) -> Iterator[Database]:
 def _open_engine(url: URL) -> Engine:
     engine = create_engine(url)
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _use_wal)
+        event.listen(engine, "connect", use_wal)
     return engine
 
 
@@ -64,7 +64,8 @@ def _sqlite(directory: Path) -> Iterator[URL]:
     yield make_url(f"sqlite:///{directory}/{secrets.token_hex(4)}.db")
 
 
-def _use_wal(dbapi_connection: Any, _record: object) -> None:
+def use_wal(dbapi_connection: Any, _record: object) -> None:
+    """SQLite as applications set it up: readers do not block the writer, and no flush for each commit."""
     dbapi_connection.execute("PRAGMA journal_mode=WAL")
     dbapi_connection.execute("PRAGMA synchronous=NORMAL")
 

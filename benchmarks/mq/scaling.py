@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 import threading
 import time
 from functools import partial
 
 from benchmarks.bench import Bench
+from benchmarks.errors import BenchmarkError
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.mq.topics import TopicWork, work_through
 from benchmarks.workload import GROUP, orders
@@ -19,30 +21,51 @@ _FILLING = 10_000
 
 
 def microseconds_with_partitions(bench: Bench, partitions: int) -> float:
-    """Per message, from the first to the last one that a consumer of all partitions handles."""
+    """Per message of a consumer that owns all partitions and has read from each of them before."""
     topics = Topics(bench.client)
     topic = topics.create(f"bench-{secrets.token_hex(4)}", partitions)
+    producer = Producer(bench.client)
     messages = [
         Message(payload=payload, partition=number % partitions)
         for number, payload in enumerate(orders(_MESSAGES))
     ]
-    Producer(bench.client).send_many(topic.name, messages)
-    seen: list[float] = []
+    handled: list[object] = []
     is_done = threading.Event()
 
-    def handler(_msg: object) -> None:
-        seen.append(time.perf_counter())
-        if len(seen) == _MESSAGES:
+    def handler(msg: object) -> None:
+        handled.append(msg)
+        if len(handled) == _MESSAGES:
             is_done.set()
+
+    def seconds_of_all() -> float:
+        # Sent while it is paused: the producer would take its share of the time.
+        consumer.pause()
+        producer.send_many(topic.name, messages)
+        handled.clear()
+        is_done.clear()
+        gc.collect()
+        started = time.perf_counter()
+        consumer.resume()
+        if not is_done.wait(timeout=60):
+            raise BenchmarkError(f"{len(handled)} of {_MESSAGES} messages were handled in a minute")
+        return time.perf_counter() - started
 
     consumer = PartitionConsumer(topic, GROUP, handler)
     thread = threading.Thread(target=consumer.run)
     thread.start()
-    is_done.wait(timeout=60)
+    # The first time as a warm-up: leases are acquired, threads started, connections opened.
+    seconds_of_all()
+    seconds = seconds_of_all()
     consumer.stop()
     thread.join()
     topics.delete(topic.name)
-    return (seen[-1] - seen[0]) / len(seen) * 1e6
+    return seconds / _MESSAGES * 1e6
+
+
+def times_the_cost_of_one_partition(bench: Bench, partitions: int) -> float:
+    """What a message costs with so many partitions, in terms of what it costs with one."""
+    alone = microseconds_with_partitions(bench, 1)
+    return microseconds_with_partitions(bench, partitions) / alone
 
 
 def microseconds_behind_entries(bench: Bench, entries: int) -> float:
@@ -75,6 +98,12 @@ MEASUREMENTS: list[Measurement] = [
             rounds=3,
         )
         for partitions in (1, 8, 64)
+    ),
+    Figure(
+        name="no-op, 64 partitions / 1",
+        unit="ratio",
+        take=partial(times_the_cost_of_one_partition, partitions=64),
+        rounds=5,
     ),
     *(
         Figure(

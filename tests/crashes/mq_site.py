@@ -74,6 +74,8 @@ class MqSite:
         self.topic = Topics(self.client).create(address.stream.replace(":", "-"), PARTITIONS)
         self.clock: Clock | None = None if ahead_ms == 0 else lambda: time.time_ns() // 1_000_000 + ahead_ms
         self.worker: PartitionWorker | None = None
+        #: One for each clock: to begin once more with the same lease, a process needs the same store.
+        self._leases: dict[Clock | None, LeaseStore] = {}
 
     def create_tables(self) -> None:
         """Create what an application creates before it consumes."""
@@ -107,7 +109,7 @@ class MqSite:
 
     def acquire(self, owner: str, partition: int = 0, *, clock: Clock | None = None) -> LeasedPartition:
         """Own a partition, as of another time if a clock is given."""
-        leases = LeaseStore(self.topic, GROUP, now_ms=clock or self.clock)
+        leases = self._leases_at(clock or self.clock)
         lease = leases.acquire(partition, owner, LEASE_TTL_MS)
         assert isinstance(lease, Lease), f"{owner} cannot acquire partition {partition}"
         leased = LeasedPartition(self.topic, GROUP, lease, leases)
@@ -134,7 +136,7 @@ class MqSite:
         self.worker.lease_is_certain_until = math.inf
         with run:
             self.worker.work()
-        LeaseStore(self.topic, GROUP, now_ms=self.clock).release(leased.lease)
+        self._leases_at(self.clock).release(leased.lease)
 
     def work_rounds(self, rounds: int, *, owner: str = "worker-1", **how: str) -> None:
         """Work some rounds; after an error of Redis begin once more, as the consumer does."""
@@ -150,6 +152,9 @@ class MqSite:
         now = "" if self.clock is None else self.clock()
         all_keys = [keys.delayed(0), keys.delayed_items(0), *streams]
         self.topic.run("move_due", all_keys, now, 100, *self.topic.partitions)
+
+    def _leases_at(self, clock: Clock | None) -> LeaseStore:
+        return self._leases.setdefault(clock, LeaseStore(self.topic, GROUP, now_ms=clock))
 
     def __enter__(self) -> Self:
         return self

@@ -1,12 +1,13 @@
 """Topics of partitions on Redis Streams: leases, retry, dead letters; everything above the core is opt-in."""
 
-from conquiet.errors import LeaseLostError, TopicError
+from conquiet.errors import LeaseLostError, PartitionBusyError, TopicError
 from conquiet.mq.admin import MqAdmin
 from conquiet.mq.collector import MqCollector
 from conquiet.mq.consumer import PartitionConsumer
 from conquiet.mq.consumer_config import ConsumerConfig
 from conquiet.mq.dead_letter_record import DeadLetterRecord
 from conquiet.mq.dead_letters import DeadLetterPage, DeadLetters, ReplayReport
+from conquiet.mq.drain import PartitionDrainReport, drain_partition
 from conquiet.mq.envelope import Envelope, MqMessage
 from conquiet.mq.outcomes import Ack, DeadLetter, Retry
 from conquiet.mq.partitioners import (
@@ -17,8 +18,8 @@ from conquiet.mq.partitioners import (
 )
 from conquiet.mq.producer import Message, Producer
 from conquiet.mq.retry import RetryPolicy
-from conquiet.mq.topics import Topic, TopicPolicies, Topics
-from conquiet.mq.worker import WorkerConfig
+from conquiet.mq.topics import Topic, TopicPolicies, Topics, topic_streams_async
+from conquiet.mq.worker_config import WorkerConfig
 
 __all__ = [
     "Ack",
@@ -35,7 +36,9 @@ __all__ = [
     "MqAdmin",
     "MqCollector",
     "MqMessage",
+    "PartitionBusyError",
     "PartitionConsumer",
+    "PartitionDrainReport",
     "Partitioner",
     "Producer",
     "ReplayReport",
@@ -47,4 +50,6 @@ __all__ = [
     "TopicPolicies",
     "Topics",
     "WorkerConfig",
+    "drain_partition",
+    "topic_streams_async",
 ]

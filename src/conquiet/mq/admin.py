@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from conquiet.arguments import check_positive_int
-from conquiet.errors import TopicError
 from conquiet.mq.group_changes import (
     PartitionReset,
     PrunedConsumer,
@@ -16,7 +15,7 @@ from conquiet.mq.ownership import GroupOwners, group_owners
 from conquiet.mq.pending import PendingPage, PendingQuery, PendingSort, pending_page
 from conquiet.mq.retention import PartitionTrim, Retention, trim_partition
 from conquiet.mq.topic_stats import TopicStats, topic_stats
-from conquiet.mq.topics import Topic, Topics
+from conquiet.mq.topics import Topics
 from conquiet.queue.connection import Client
 
 
@@ -39,7 +38,7 @@ class MqAdmin:
 
     def topic(self, topic: str) -> TopicStats:
         """One topic, or a plain stream."""
-        return topic_stats(self._open(topic))
+        return topic_stats(self._topics.open_existing(topic))
 
     def groups(self, topic: str, *, count_limit: int = 1_000) -> list[GroupStats]:
         """Every group of a topic: pending, lag and ages, per partition and in sum.
@@ -48,7 +47,7 @@ class MqAdmin:
             count_limit: where the server does not know the lag, it is counted up to this and else unknown.
         """
         check_positive_int("count_limit", count_limit)
-        opened = self._open(topic)
+        opened = self._topics.open_existing(topic)
         marks = group_marks(opened)
         return [group_stats(opened, name, marks, count_limit=count_limit) for name in group_names(marks)]
 
@@ -64,12 +63,12 @@ class MqAdmin:
     ) -> PendingPage:
         """One page of what was delivered and not settled; delivers nothing and counts no delivery."""
         query = PendingQuery(limit=limit, cursor=cursor, sort=sort, min_idle_ms=min_idle_ms)
-        opened = self._open(topic)
+        opened = self._topics.open_existing(topic)
         return pending_page(opened, group, partitions_with(opened, group), query)
 
     def owners(self, topic: str, group: str) -> GroupOwners:
         """Who owns which partition since when, and who is alive; a group nobody joined has no owners."""
-        return group_owners(self._open(topic), group)
+        return group_owners(self._topics.open_existing(topic), group)
 
     def reset_group(
         self, topic: str, group: str, to: str | int, *, dry_run: bool = True, count_limit: int = 1_000
@@ -82,30 +81,41 @@ class MqAdmin:
             count_limit: messages given again or skipped are counted up to this, and else `None`.
         """
         check_positive_int("count_limit", count_limit)
-        return reset_group(self._open(topic), group, to, dry_run=dry_run, count_limit=count_limit)
+        return reset_group(
+            self._topics.open_existing(topic), group, to, dry_run=dry_run, count_limit=count_limit
+        )
 
     def prune_consumers(self, topic: str, group: str, *, dry_run: bool = False) -> tuple[PrunedConsumer, ...]:
         """Delete the consumers that have nothing pending and are not alive, checked in the same script."""
-        return prune_consumers(self._open(topic), group, dry_run=dry_run)
+        return prune_consumers(self._topics.open_existing(topic), group, dry_run=dry_run)
 
     def delete_group(self, topic: str, group: str, *, force: bool = False) -> None:
-        """Delete a group with its leases and retries; one that is alive or has pending ones needs `force`."""
-        delete_group(self._open(topic), group, force=force)
+        """Delete a group with its leases and retries, from every partition or from none.
+
+        One that is alive, or has messages that are pending or wait as copies for their retry, needs `force`.
+        """
+        delete_group(self._topics.open_existing(topic), group, force=force)
 
     def trim(
-        self, topic: str, *, retention_length: int | None = None, retention_ms: int | None = None
+        self,
+        topic: str,
+        *,
+        retention_length: int | None = None,
+        retention_ms: int | None = None,
+        dry_run: bool = False,
     ) -> tuple[PartitionTrim, ...]:
-        """Remove what every group has finished and the retention given, or else the policy, does not keep."""
-        opened = self._open(topic)
+        """Remove what every group has finished and the retention given, or else the policy, does not keep.
+
+        Args:
+            dry_run: only count, up to 10,000 in each partition.
+        """
+        opened = self._topics.open_existing(topic)
         if retention_length is None and retention_ms is None:
             retention = Retention.of_policies(opened)
         else:
             retention = Retention(length=retention_length, age_ms=retention_ms)
         groups = group_names(group_marks(opened))
-        return tuple(trim_partition(opened, partition, retention, groups) for partition in opened.partitions)
-
-    def _open(self, name: str) -> Topic:
-        topic = self._topics.open(name)
-        if topic.layout == "legacy" and not topic.call("EXISTS", topic.keys.stream(0)):
-            raise TopicError(name, "is not there: neither a topic nor a stream")
-        return topic
+        return tuple(
+            trim_partition(opened, partition, retention, groups, dry_run=dry_run)
+            for partition in opened.partitions
+        )

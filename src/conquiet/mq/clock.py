@@ -1,8 +1,18 @@
-"""The server's clock: the one that stamps entries and ends leases."""
+"""The clocks of leases: the server's, by which they end, and our own, by which we stop in time."""
 
 from __future__ import annotations
 
+import time
+
 from conquiet.mq.topics import Topic
+
+#: It goes on while the machine sleeps, as the server's does; the monotonic clock of Linux stands still.
+_SLEEPLESS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def lease_clock() -> float:
+    """Seconds by which a lease's certainty is measured."""
+    return time.clock_gettime(_SLEEPLESS)
 
 
 def server_ms(topic: Topic) -> int:

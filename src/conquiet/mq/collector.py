@@ -72,12 +72,12 @@ class MqCollector(Collector):
             try:
                 stats = admin.topic(name)
                 groups = admin.groups(name, count_limit=self._count_limit)
+                letters = DeadLetters(topics.open(name)).count()
             except TopicError:
                 # Not created yet, or deleted meanwhile: there is nothing to tell.
                 continue
             for partition, length in enumerate(stats.lengths):
                 families["conquiet_mq_topic_length"].add_metric((name, str(partition)), length)
-            letters = DeadLetters(topics.open(name)).count()
             families["conquiet_mq_dead_letters"].add_metric((name,), letters)
             for group in groups:
                 _add_group(families, group)

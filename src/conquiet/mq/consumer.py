@@ -6,37 +6,32 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
 from conquiet.db import Inbox
 from conquiet.errors import LeaseLostError, QueueError, TopicError
 from conquiet.mq.assignment import plan
+from conquiet.mq.clock import lease_clock
 from conquiet.mq.consumer_config import ConsumerConfig
+from conquiet.mq.delayed import move_delayed
 from conquiet.mq.keys import check_topic_part
-from conquiet.mq.leases import Lease, LeaseStore
+from conquiet.mq.leases import LeaseStore
 from conquiet.mq.metrics import emit
+from conquiet.mq.outage import Outage
+from conquiet.mq.owned import OwnedPartitions
 from conquiet.mq.partition import LeasedPartition
+from conquiet.mq.retention import Trimmer
 from conquiet.mq.running import MessageRun, MqHandler, check_mq_handler
-from conquiet.mq.settlement import SettlementRules
+from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic, Topics
 from conquiet.mq.worker import PartitionWorker
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Owned:
-    worker: PartitionWorker
-    lease: Lease
-    thread: threading.Thread
-    error: BaseException | None = None
-    has_told_overdue: bool = False
-
-
 class PartitionConsumer:
-    """One member of a consumer group; `run()` works until `stop()`, and raises what it cannot mend.
+    """One member of a consumer group; `run()` works until `stop()`, once, and raises what it cannot mend.
 
     Messages of a partition are handled one after the other. With an engine the handler is called with a
     `DbSession`, and the message is settled after its commit.
@@ -63,14 +58,16 @@ class PartitionConsumer:
         self._engine = engine
         self._inbox = inbox
         self._leases = LeaseStore(topic, group)
-        self._rules = SettlementRules(
-            policy=self.config.retry, mode=self.config.retry_mode, consumer=self.config.consumer_name
-        )
-        self._owned: dict[int, _Owned] = {}
+        self._rules = self.config.settlement_rules()
+        self._owned = OwnedPartitions(topic.name, group, self._leases, self.config)
+        self._trimmer = Trimmer()
         self._gate = threading.Event()
         self._gate.set()
         self._is_stopping = False
-        self._away_since: float | None = None
+        self._has_run = threading.Lock()
+        #: Redis as a whole, and partitions whose workers fail although it is there.
+        self._away = Outage(self.config.max_outage_s)
+        self._failing: dict[int, Outage] = {}
         #: What ended a worker and cannot be mended; `run` raises it.
         self._fatal: BaseException | None = None
         if inbox is not None and engine is not None:
@@ -79,12 +76,12 @@ class PartitionConsumer:
     @property
     def owned(self) -> list[int]:
         """The partitions that it owns now."""
-        return sorted(self._owned)
+        return self._owned.numbers
 
     @property
     def in_flight(self) -> int:
         """Messages that were read and are not settled."""
-        return sum(len(owned.worker.in_flight) for owned in list(self._owned.values()))
+        return self._owned.in_flight
 
     @property
     def is_paused(self) -> bool:
@@ -103,16 +100,22 @@ class PartitionConsumer:
         """Finish the messages at hand, hand back the rest, release the partitions; callable from anywhere."""
         self._is_stopping = True
         # At once: until the loop looks again, workers would begin further messages.
-        for owned in list(self._owned.values()):
-            owned.worker.stop()
+        self._owned.stop()
 
     def run(self) -> None:
         """Work until stopped.
 
         Raises:
-            QueueError: Redis was away for longer than `max_outage_s`.
+            QueueError: Redis was away, or refused the work on a partition, for longer than `max_outage_s`.
+            DatabaseAwayError: no connection to the database could be had for that time.
             TopicError: the topic was deleted.
+            RuntimeError: it runs already, or has run; each run needs a consumer of its own.
         """
+        if not self._has_run.acquire(blocking=False):
+            raise RuntimeError(
+                f"consumer {self.config.consumer_name!r} of topic {self.topic.name!r} runs or has run: "
+                "make a new PartitionConsumer for each run"
+            )
         try:
             while not self._is_stopping and self._fatal is None:
                 self._tick()
@@ -130,38 +133,43 @@ class PartitionConsumer:
 
     def _tick(self) -> None:
         self._reap()
+        if self._fatal is not None:
+            # Else the partition that has just been released would be acquired, and begun, once more.
+            return
         try:
-            self._renew()
+            self._owned.renew(self.topic)
             self._rebalance()
-            self._move_delayed()
+            move_delayed(self.topic)
+            self._trimmer.trim(self.topic, self.owned)
         except QueueError as error:
             self._bear_outage(error)
         else:
-            self._away_since = None
-        self._tell_overdue()
-        emit("conquiet_mq_partitions_owned", len(self._owned), self.topic.name, self.group)
+            if self._away.is_on:
+                self._away.ended()
+                # What failed with the server is not to wait for longer than the server.
+                self._failing.clear()
+        self._owned.tell()
 
     def _bear_outage(self, error: QueueError) -> None:
-        now = time.monotonic()
-        self._away_since = self._away_since or now
         _log.warning(
             "consumer %s of topic %r cannot reach Redis: %s",
             self.config.consumer_name,
             self.topic.name,
             error,
         )
-        if now - self._away_since > self.config.max_outage_s:
+        if self._away.failed():
             raise error
 
-    def _renew(self) -> None:
-        for owned in list(self._owned.values()):
-            asked = time.monotonic()
-            if self._leases.renew(
-                owned.lease, self.config.lease_ttl_ms, owned.worker.in_flight.copy().items()
-            ):
-                owned.worker.lease_is_certain_until = self._certain_until(asked)
-            else:
-                owned.worker.lease_is_certain_until = 0.0
+    def _bear_failure(self, partition: int, error: QueueError, *, has_worked: bool) -> None:
+        # Several: two lost replies around a handler of hours are no outage.
+        outage = Outage(self.config.max_outage_s, min_failures=5)
+        failing = self._failing.setdefault(partition, outage)
+        if has_worked:
+            failing.ended()
+        emit("conquiet_mq_worker_failures_total", 1, self.topic.name, str(partition), self.group)
+        _log.warning("partition %s of topic %r stopped: %s", partition, self.topic.name, error)
+        if failing.failed():
+            self._fatal = self._fatal or error
 
     def _rebalance(self) -> None:
         members = self._leases.heartbeat(self.config.consumer_name, self.config.lease_ttl_ms)
@@ -170,9 +178,16 @@ class PartitionConsumer:
         for partition in wanted.release:
             self._owned[partition].worker.stop()
         missing = wanted.acquire
-        for partition in self.topic.partitions:
-            if missing and partition not in self._owned and self._acquire(partition):
-                missing -= 1
+
+        def acquire(partition: int) -> None:
+            nonlocal missing
+            if missing and partition not in self._owned and self._is_time_to_try(partition):
+                missing -= self._acquire(partition)
+
+        for_each_partition(self.topic, self.topic.partitions, acquire)
+
+    def _is_time_to_try(self, partition: int) -> bool:
+        return partition not in self._failing or self._failing[partition].is_time_to_try()
 
     def _look_up_topic(self) -> None:
         found = Topics(self.topic.client).open(self.topic.name)
@@ -182,108 +197,61 @@ class PartitionConsumer:
         self.topic = found
 
     def _acquire(self, partition: int) -> bool:
-        asked = time.monotonic()
+        asked = lease_clock()
         lease = self._leases.acquire(partition, self.config.consumer_name, self.config.lease_ttl_ms)
         if lease is None:
             return False
         leased = LeasedPartition(self.topic, self.group, lease, self._leases)
-        leased.create_group()
+        try:
+            leased.create_group()
+        except QueueError as error:
+            # Of this partition alone, as a key of another type: the others go on.
+            self._bear_failure(partition, error, has_worked=False)
+            self._try(lambda: self._leases.release(lease))
+            return False
         run = MessageRun(
             self._handler,
             self._rules,
             engine=self._engine,
             inbox=self._inbox,
-            check_lease=lambda: self._check_certain(worker),
+            check_lease=lambda: worker.check_lease(),
         )
-        worker = PartitionWorker(leased, run, self._rules, self.config.worker, self._gate)
-        worker.lease_is_certain_until = self._certain_until(asked)
-        thread = threading.Thread(
-            target=self._work, args=(partition, run), name=f"conquiet-{worker}", daemon=True
-        )
-        self._owned[partition] = _Owned(worker, lease, thread)
-        emit("conquiet_mq_leases_acquired_total", 1, self.topic.name, str(partition), self.group)
-        thread.start()
+        outage = {"max_outage_s": self.config.max_outage_s}
+        worker = PartitionWorker(leased, run, self._rules, self.config.worker, self._gate, **outage)
+        worker.lease_is_certain_until = self.config.certain_until(asked)
+        self._owned.start(worker, run)
         return True
 
-    def _work(self, partition: int, run: MessageRun) -> None:
-        owned = self._owned[partition]
-        try:
-            with run:
-                owned.worker.work()
-            self._leases.release(owned.lease)
-        except BaseException as error:  # noqa: BLE001 -- looked at and told by _reap, in the thread of run()
-            owned.error = error
-
     def _reap(self) -> None:
-        for partition, owned in list(self._owned.items()):
-            if owned.thread.is_alive():
-                continue
-            del self._owned[partition]
-            emit("conquiet_mq_in_flight", 0, self.topic.name, str(partition), self.group)
+        for owned in self._owned.take_ended():
             match owned.error:
                 case None:
                     continue
                 case LeaseLostError():
-                    emit("conquiet_mq_leases_lost_total", 1, self.topic.name, str(partition), self.group)
+                    emit("conquiet_mq_leases_lost_total", 1, *owned.worker.partition.labels)
                     _log.warning("%s; it will be handled by its new owner", owned.error)
                 case QueueError():
-                    _log.warning("%s stopped: %s", owned.worker, owned.error)
+                    has_worked = owned.worker.settling.has_worked
+                    self._bear_failure(owned.partition, owned.error, has_worked=has_worked)
                 case _:
                     _log.error("%s ended", owned.worker, exc_info=owned.error)
                     self._fatal = self._fatal or owned.error
 
-    def _move_delayed(self) -> None:
-        keys = self.topic.keys
-        buckets: dict[str, list[int]] = {}
-        for partition in self.topic.partitions:
-            buckets.setdefault(keys.delayed(partition), []).append(partition)
-        for delayed, partitions in buckets.items():
-            streams = [keys.stream(partition) for partition in partitions]
-            all_keys = [delayed, keys.delayed_items(partitions[0]), *streams]
-            while self.topic.run("move_due", all_keys, "", 100, *partitions) == 100:
-                continue
-
-    def _tell_overdue(self) -> None:
-        limit = self.config.handler_timeout_s
-        if limit is None:
-            return
-        overdue = 0
-        for owned in self._owned.values():
-            running = owned.worker.running
-            if running is None or time.monotonic() - running.since <= limit:
-                owned.has_told_overdue = False
-                continue
-            overdue += 1
-            if not owned.has_told_overdue:
-                _log.warning(
-                    "the handler of entry %s runs longer than %s s on %s", running.msg.id, limit, owned.worker
-                )
-                owned.has_told_overdue = True
-        emit("conquiet_mq_handlers_overdue", overdue, self.topic.name, self.group)
-
     def _shut_down(self) -> None:
-        for owned in self._owned.values():
-            owned.worker.stop()
+        self._owned.stop()
         # First, so that others take at once what is released.
         self._try(lambda: self._leases.heartbeat(self.config.consumer_name, 0))
         # Leases are renewed until the last handler has ended: nobody takes over what is about to finish.
-        while self._owned:
-            self._try(self._renew)
-            next(iter(self._owned.values())).thread.join(timeout=self.config.tick_s)
-            self._tell_overdue()
+        while len(self._owned):
+            self._try(lambda: self._owned.renew(self.topic))
+            self._owned.wait_for_one(self.config.tick_s)
             self._reap()
-        emit("conquiet_mq_partitions_owned", 0, self.topic.name, self.group)
+            self._owned.tell()
 
     def _try(self, last_call: Callable[[], object]) -> None:
         try:
             last_call()
         except QueueError as error:
-            _log.warning("consumer %s ends without Redis: %s", self.config.consumer_name, error)
-
-    def _certain_until(self, asked: float) -> float:
-        # From the moment before the request, and a tenth less: clocks run at slightly different speeds.
-        return asked + self.config.lease_ttl_ms / 1000 * 0.9
-
-    def _check_certain(self, worker: PartitionWorker) -> None:
-        if not worker.is_certain():
-            raise worker.partition.lost()
+            _log.warning("consumer %s lets go without Redis: %s", self.config.consumer_name, error)
+        except BaseException as error:  # noqa: BLE001 -- raised by run(), as soon as no worker is left
+            self._fatal = self._fatal or error

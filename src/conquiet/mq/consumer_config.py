@@ -7,7 +7,8 @@ from typing import Literal
 
 from conquiet.arguments import check_name, check_positive_int
 from conquiet.mq.retry import RetryPolicy
-from conquiet.mq.worker import WorkerConfig
+from conquiet.mq.settlement import SettlementRules
+from conquiet.mq.worker_config import WorkerConfig
 from conquiet.queue import unique_consumer_name
 
 
@@ -15,7 +16,7 @@ from conquiet.queue import unique_consumer_name
 class ConsumerConfig:
     """How a consumer of partitions behaves; the defaults suit handlers from microseconds to hours."""
 
-    #: Unique among live processes.
+    #: Unique among live processes: of two with one name, the second waits for the first one's leases to end.
     consumer_name: str = field(default_factory=unique_consumer_name)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     #: "in_place": a retried message keeps its id and is seen by this group alone. "requeue": a copy is added
@@ -26,7 +27,7 @@ class ConsumerConfig:
     lease_ttl_ms: int = 15_000
     #: A handler that runs longer is logged and counted; it is never interrupted.
     handler_timeout_s: float | None = None
-    #: How long Redis may be away before `run` gives up and raises.
+    #: How long Redis or the database may be away, or one partition fail, before `run` gives up and raises.
     max_outage_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -41,3 +42,12 @@ class ConsumerConfig:
     def tick_s(self) -> float:
         """How often leases are renewed and the group is looked at."""
         return min(1.0, self.lease_ttl_ms / 1000 / 3)
+
+    def certain_until(self, asked: float) -> float:
+        """Until when, by `lease_clock`, a lease that was asked for at `asked` is certainly held."""
+        # From the moment before the request, and a tenth less: clocks run at slightly different speeds.
+        return asked + self.lease_ttl_ms / 1000 * 0.9
+
+    def settlement_rules(self) -> SettlementRules:
+        """How this consumer settles."""
+        return SettlementRules(policy=self.retry, mode=self.retry_mode, consumer=self.consumer_name)

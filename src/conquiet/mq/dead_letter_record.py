@@ -89,6 +89,7 @@ class DeadLetterRecord:
             )
         return self.envelope.copied(
             attempt=0,
+            failure=None,
             original_id=self.original_id,
             replayed_from=self.id,
             for_group=None if to_all_groups else self.group,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from heapq import merge
 
@@ -18,10 +19,11 @@ _Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 class DeadLetterStreams:
-    """Reads letters in the order of time, page by page, and removes them by id."""
+    """Reads letters in the order of time, page by page, and removes them by id; made for one thread."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
+        self._caller = uuid.uuid4().hex
         self._is_per_partition = topic.layout == "hashed"
         places = topic.partitions if self._is_per_partition else range(1)
         self._streams = {place: topic.keys.dead_letters(place) for place in places}
@@ -72,11 +74,26 @@ class DeadLetterStreams:
                 found[place] = entries[0][0].decode()
         return found
 
+    def message_of(self, letter: DeadLetterRecord, *, to_all_groups: bool) -> Envelope:
+        """The message that a replay of the letter adds.
+
+        Raises:
+            TopicError: it holds none, or is from a partition that the topic does not have.
+        """
+        envelope = letter.replayed(to_all_groups=to_all_groups)
+        if envelope.partition not in self._topic.partitions:
+            raise TopicError(
+                self._topic.name,
+                f"has no partition {envelope.partition}, which dead letter {letter.id} is from",
+            )
+        return envelope
+
     def replay(self, letter: DeadLetterRecord, envelope: Envelope) -> str | None:
         """Exchange the letter for a message in one script; `None` if the letter was gone before."""
         stream, entry_id = self._place_of(letter)
-        keys = [stream, self._topic.keys.stream(envelope.partition)]
-        added: bytes | None = self._topic.run("replay", keys, entry_id, envelope.encode())
+        partition, names = envelope.partition, self._topic.keys
+        keys = [stream, names.stream(partition), names.replayed(partition)]
+        added: bytes | None = self._topic.run("replay", keys, entry_id, envelope.encode(), self._caller)
         return None if added is None else added.decode()
 
     def delete(self, letter: DeadLetterRecord) -> int:

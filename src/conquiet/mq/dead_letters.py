@@ -12,9 +12,8 @@ from conquiet.errors import TopicError
 from conquiet.mq.clock import server_ms
 from conquiet.mq.dead_letter_record import DeadLetterRecord
 from conquiet.mq.dead_letter_streams import DeadLetterStreams
-from conquiet.mq.envelope import Envelope
 from conquiet.mq.positions import Position
-from conquiet.mq.topics import Topic
+from conquiet.mq.topics import Topic, Topics
 
 #: Letters that one `list` looks at before it hands over what it found.
 _MAX_LOOKED_AT = 10_000
@@ -56,11 +55,14 @@ class ReplayReport:
 
 
 class DeadLetters:
-    """The dead letters of one topic, those of all partitions and groups together."""
+    """The dead letters of one topic, those of all partitions and groups together.
+
+    Raises:
+        TopicError: of every method, if the topic was deleted since it was opened.
+    """
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self._streams = DeadLetterStreams(topic)
 
     def list(
         self, *, limit: int = 100, after: str | None = None, **which: Unpack[LetterFilter]
@@ -68,7 +70,7 @@ class DeadLetters:
         """Up to `limit` letters behind `after`, oldest first; reads bounded pages and changes nothing."""
         check_positive_int("limit", limit)
         begin = None if after is None else Position.parse(after)
-        letters = self._streams.between(which.get("since_ms", 0), _end_of(which), after=begin)
+        letters = self._opened().between(which.get("since_ms", 0), _end_of(which), after=begin)
         found = []
         for looked_at, letter in enumerate(letters, start=1):
             if _matches(letter, which):
@@ -83,7 +85,7 @@ class DeadLetters:
         Raises:
             TopicError: it is not there, or an id without partition names letters of several partitions.
         """
-        letter = self._streams.find(letter_id)
+        letter = self._opened().find(letter_id)
         if letter is None:
             raise TopicError(
                 self.topic.name, f"has no dead letter {letter_id}; it may have been replayed or purged"
@@ -92,7 +94,7 @@ class DeadLetters:
 
     def count(self) -> int:
         """How many there are."""
-        return self._streams.count()
+        return self._opened().count()
 
     def replay(self, letter_id: str, *, to_all_groups: bool = False) -> str | None:
         """Move a letter back to its partition, for the group that gave it up, and return the new entry's id.
@@ -103,18 +105,25 @@ class DeadLetters:
         Raises:
             TopicError: the letter holds no message.
         """
-        letter = self._streams.find(letter_id)
+        streams = self._opened()
+        letter = streams.find(letter_id)
         if letter is None:
             return None
-        return self._streams.replay(letter, self._message_of(letter, to_all_groups))
+        return streams.replay(letter, streams.message_of(letter, to_all_groups=to_all_groups))
 
     def replay_many(
-        self, letter_ids: Iterable[str], *, per_second: float | None = None, to_all_groups: bool = False
+        self,
+        letter_ids: Iterable[str],
+        *,
+        dry_run: bool = False,
+        per_second: float | None = None,
+        to_all_groups: bool = False,
     ) -> ReplayReport:
         """Replay letters by their ids; one that cannot be replayed does not stop the others."""
-        paced = _paced(letter_ids, per_second)
-        letters = ((letter_id, self._streams.find(letter_id)) for letter_id in paced)
-        return self._replay_each(letters, to_all_groups=to_all_groups)
+        streams = self._opened()
+        paced = _paced(letter_ids, None if dry_run else per_second)
+        letters = ((letter_id, streams.find(letter_id)) for letter_id in paced)
+        return _replay_each(streams, letters, to_all_groups=to_all_groups, is_dry_run=dry_run)
 
     def replay_all(
         self,
@@ -128,13 +137,14 @@ class DeadLetters:
         """Replay the letters that are there now, oldest first; those that come meanwhile are left."""
         if limit is not None:
             check_positive_int("limit", limit)
+        streams = self._opened()
         # Ends are fixed before: a handler that fails at once again would be replayed for ever.
-        ends = self._streams.last_ids(_end_of(which))
-        letters = self._streams.between(which.get("since_ms", 0), ends)
+        ends = streams.last_ids(_end_of(which))
+        letters = streams.between(which.get("since_ms", 0), ends)
         matching = (letter for letter in letters if _matches(letter, which))
         paced = _paced(matching, None if dry_run else per_second)
         named = ((letter.id, letter) for letter in paced)
-        return self._replay_each(named, to_all_groups=to_all_groups, is_dry_run=dry_run, limit=limit)
+        return _replay_each(streams, named, to_all_groups=to_all_groups, is_dry_run=dry_run, limit=limit)
 
     def purge(
         self,
@@ -144,56 +154,51 @@ class DeadLetters:
         dry_run: bool = False,
     ) -> int:
         """Delete letters for good, by id or by age, and tell how many; with `dry_run` only tell."""
+        streams = self._opened()
         if letter_ids is not None and older_than_ms is None:
-            found = [self._streams.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]
+            found = [streams.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]
             letters = [letter for letter in found if letter is not None]
-            return len(letters) if dry_run else sum(map(self._streams.delete, letters))
+            return len(letters) if dry_run else sum(map(streams.delete, letters))
         if letter_ids is not None or older_than_ms is None:
             raise ValueError("purge needs letter_ids or older_than_ms, and not both")
         check_non_negative_int("older_than_ms", older_than_ms)
         before_ms = max(1, server_ms(self.topic) - older_than_ms)
         if dry_run:
-            return sum(1 for _ in self._streams.between(0, f"({before_ms}-0"))
-        return self._streams.delete_before(before_ms)
+            return sum(1 for _ in streams.between(0, f"({before_ms}-0"))
+        return streams.delete_before(before_ms)
 
-    def _replay_each(
-        self,
-        letters: Iterable[tuple[str, DeadLetterRecord | None]],
-        *,
-        to_all_groups: bool,
-        is_dry_run: bool = False,
-        limit: int | None = None,
-    ) -> ReplayReport:
-        replayed, gone, refused = 0, [], []
-        for letter_id, letter in letters:
-            try:
-                is_replayed = letter is not None and self._replay_one(letter, to_all_groups, is_dry_run)
-            except TopicError:
-                refused.append(letter_id)
-                continue
-            if is_replayed:
-                replayed += 1
-            else:
-                gone.append(letter_id)
-            # Only what is replayed counts: refused letters stay, and would use up the limit of every call.
-            if replayed == limit:
-                break
-        return ReplayReport(
-            replayed=replayed, gone=tuple(gone), refused=tuple(refused), is_dry_run=is_dry_run
-        )
+    def _opened(self) -> DeadLetterStreams:
+        # Each time: on a cluster a topic that grew has letters in places that were not there before.
+        self.topic = Topics(self.topic.client).open_again(self.topic)
+        return DeadLetterStreams(self.topic)
 
-    def _replay_one(self, letter: DeadLetterRecord, to_all_groups: bool, is_dry_run: bool) -> bool:
-        envelope = self._message_of(letter, to_all_groups)
-        return is_dry_run or self._streams.replay(letter, envelope) is not None
 
-    def _message_of(self, letter: DeadLetterRecord, to_all_groups: bool) -> Envelope:
-        envelope = letter.replayed(to_all_groups=to_all_groups)
-        if envelope.partition not in self.topic.partitions:
-            raise TopicError(
-                self.topic.name,
-                f"has no partition {envelope.partition}, which dead letter {letter.id} is from",
-            )
-        return envelope
+def _replay_each(
+    streams: DeadLetterStreams,
+    letters: Iterable[tuple[str, DeadLetterRecord | None]],
+    *,
+    to_all_groups: bool,
+    is_dry_run: bool = False,
+    limit: int | None = None,
+) -> ReplayReport:
+    replayed, gone, refused = 0, [], []
+    for letter_id, letter in letters:
+        if letter is None:
+            gone.append(letter_id)
+            continue
+        try:
+            envelope = streams.message_of(letter, to_all_groups=to_all_groups)
+        except TopicError:
+            refused.append(letter_id)
+            continue
+        if is_dry_run or streams.replay(letter, envelope) is not None:
+            replayed += 1
+        else:
+            gone.append(letter_id)
+        # Only what is replayed counts: refused letters stay, and would use up the limit of every call.
+        if replayed == limit:
+            break
+    return ReplayReport(replayed=replayed, gone=tuple(gone), refused=tuple(refused), is_dry_run=is_dry_run)
 
 
 def _end_of(which: LetterFilter) -> str:

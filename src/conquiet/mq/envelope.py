@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from conquiet.payload import Payload, encode_payload
+from conquiet.payload import Payload, decode_payload, encode_payload, encode_text
 from conquiet.queue import QueueMessage
 
 SCHEMA_VERSION = 1
@@ -26,6 +26,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "originalMessageId": str,
     "replayedFrom": str,
     "forGroup": str,
+    "failure": dict,
 }
 
 
@@ -47,7 +48,8 @@ class _Ids:
 _new_id = _Ids()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen, as one is made for every message sent and read: that would triple what it costs.
+@dataclass(slots=True, kw_only=True)
 class Envelope:
     """One message as it is written; field names on the wire are those of document 002."""
 
@@ -67,9 +69,14 @@ class Envelope:
     replayed_from: str | None = None
     #: The only group that a re-enqueued copy is for.
     for_group: str | None = None
+    #: What is remembered of the attempts before a re-enqueued copy.
+    failure: Mapping[str, Any] | None = None
 
     def encode(self) -> bytes:
         """The entry's data; refuses what would not come back equal."""
+        if self._is_first():
+            return encode_payload(self.payload, self._before_payload(), "}")
+        carried = {} if self.failure is None else {"failure": dict(self.failure)}
         return encode_payload(
             {
                 "schemaVersion": SCHEMA_VERSION,
@@ -84,8 +91,24 @@ class Envelope:
                 "originalMessageId": self.original_id,
                 "replayedFrom": self.replayed_from,
                 "forGroup": self.for_group,
+                **carried,
                 "payload": self.payload,
             }
+        )
+
+    def _is_first(self) -> bool:
+        copied = (self.max_retries, self.original_id, self.replayed_from, self.for_group, self.failure)
+        return self.attempt == 0 and copied == (None, None, None, None, None)
+
+    def _before_payload(self) -> str:
+        # By hand for what is sent for the first time, in the same order as above: a dict of all the fields
+        # takes nearly as long to check and encode as the payload in it.
+        headers = encode_payload(dict(self.headers)).decode() if self.headers else "{}"
+        return (
+            f'{{"schemaVersion":{SCHEMA_VERSION},"id":{encode_text(self.id)},"topic":{encode_text(self.topic)},'
+            f'"partitionId":{self.partition:d},"key":{encode_text(self.key)},"headers":{headers},'
+            f'"timestamp":{self.timestamp_ms:d},"attempt":0,"maxRetries":null,"originalMessageId":null,'
+            '"replayedFrom":null,"forGroup":null,"payload":'
         )
 
     @classmethod
@@ -106,6 +129,7 @@ class Envelope:
             original_id=data.get("originalMessageId"),
             replayed_from=data.get("replayedFrom"),
             for_group=data.get("forGroup"),
+            failure=data.get("failure"),
         )
 
     def copied(self, **changes: Any) -> Envelope:
@@ -113,7 +137,8 @@ class Envelope:
         return replace(self, **changes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# As little frozen as its envelope, for the same reason; nothing of it is for a handler to change.
+@dataclass(slots=True, kw_only=True)
 class MqMessage:
     """One delivery of one message to one group."""
 
@@ -127,10 +152,15 @@ class MqMessage:
     envelope: Envelope
     #: What Redis counted for this entry; the fence of its settlement.
     delivery_count: int
-    #: The same delivery as the plain queue sees it.
-    source: QueueMessage
+    #: The partition's stream key.
+    stream: str
     #: The entry's data as it came, for what cannot be written again as it was read.
     data: bytes = field(default=b"", repr=False)
+
+    @property
+    def source(self) -> QueueMessage:
+        """The same delivery as the plain queue sees it, made anew each time."""
+        return QueueMessage(self.stream, self.group, self.id, decode_payload(self.data), self.delivery_count)
 
     @property
     def payload(self) -> Payload:
@@ -154,6 +184,11 @@ def check_envelope(data: Payload) -> None:
     Raises:
         ValueError: the sentence names the field.
     """
+    version = data.get("schemaVersion")
+    if type(version) is int and version > SCHEMA_VERSION and "payload" in data:
+        raise ValueError(
+            f"its envelope has schema version {version}, this conquiet reads up to {SCHEMA_VERSION}"
+        )
     if not _has_envelope(data):
         return
     for name, kind in _KINDS.items():

@@ -1,11 +1,13 @@
-"""What an operator does to a group: move it, prune its consumers, delete it; each partition in one script."""
+"""What an operator does to a group: move it, prune its consumers, delete it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from conquiet.errors import TopicError
 from conquiet.mq.clock import server_ms
+from conquiet.mq.delayed import copies_for, forget
 from conquiet.mq.group_stats import partitions_with
 from conquiet.mq.ownership import live_members
 from conquiet.mq.positions import Position
@@ -62,28 +64,59 @@ def prune_consumers(topic: Topic, group: str, *, dry_run: bool) -> tuple[PrunedC
 
 
 def delete_group(topic: Topic, group: str, *, force: bool) -> None:
-    """Delete the group from every partition.
+    """Delete the group from every partition, and its copies that wait to be added.
 
     Raises:
-        TopicError: it has live members or pending messages, and `force` is not set.
+        TopicError: it has live members or messages that it has not finished, and `force` is not set.
     """
+    partitions = partitions_with(topic, group)
+    copies = copies_for(topic, group)
+    if not force:
+        _refuse_live(topic, group)
+        waiting = sum(map(len, copies.values()))
+        if waiting:
+            raise _kept(topic, group, f"{waiting} messages wait as copies for their retry")
+        # All of them before the first is deleted: a group that is kept is kept as it is.
+        _delete_from(topic, group, partitions, "look")
+    # Before the group itself: whoever calls again after a failure in between finds the group.
+    for partition, names in copies.items():
+        forget(topic, partition, names)
+    _delete_from(topic, group, partitions, "force" if force else "delete")
+    topic.call("DEL", topic.keys.members(group), group=group)
+
+
+def _refuse_live(topic: Topic, group: str) -> None:
     members = live_members(topic, group, server_ms(topic))
-    if members and not force:
+    if members:
         names = ", ".join(member.name for member in members)
         raise TopicError(
             topic.name, f"keeps its group {group!r}: {names} work for it; stop them, or use force"
         )
-    keys = topic.keys
-    for partition in partitions_with(topic, group):
-        own = [keys.lease(group, partition), keys.waiting(group, partition), keys.failures(group, partition)]
-        pending = topic.run("delete_group", [keys.stream(partition), *own], group, int(force), group=group)
-        if pending and not force:
-            raise TopicError(
-                topic.name,
-                f"keeps its group {group!r}: {pending} messages of partition {partition} are pending and "
-                "would never be handled; settle them, or use force",
-            )
-    topic.call("DEL", keys.members(group), group=group)
+
+
+def _delete_from(
+    topic: Topic, group: str, partitions: list[int], mode: Literal["look", "delete", "force"]
+) -> None:
+    # Of one server all at once; on a cluster each partition has a slot of its own.
+    together = [[partition] for partition in partitions] if topic.layout == "hashed" else [partitions]
+    for some in together:
+        keys = [key for partition in some for key in _keys_of(topic, group, partition)]
+        numbers = topic.run("delete_group", keys, group, mode, group=group)
+        for partition, number in zip(some, numbers, strict=True):
+            if number and mode != "force":
+                raise _kept(topic, group, f"{number} messages of partition {partition} are pending")
+
+
+def _keys_of(topic: Topic, group: str, partition: int) -> tuple[str, str, str, str]:
+    keys, place = topic.keys, (group, partition)
+    return keys.stream(partition), keys.lease(*place), keys.waiting(*place), keys.failures(*place)
+
+
+def _kept(topic: Topic, group: str, why: str) -> TopicError:
+    return TopicError(
+        topic.name,
+        f"keeps its group {group!r}: {why} and would never be handled; settle them, or use force",
+    )
 
 
 def _partition_reset(partition: int, before: bytes, after: bytes, again: int, skipped: int) -> PartitionReset:

@@ -56,6 +56,11 @@ class TopicKeys:
     #: Only a legacy topic needs to know: its stream has no hash tag of ours, so its keys take that slot.
     is_cluster: bool = False
 
+    @property
+    def has_one_slot(self) -> bool:
+        """Whether the keys of a partition share a slot; not those of a legacy stream with odd braces."""
+        return self.layout != "legacy" or not self.is_cluster or "}" not in _hashed_part(self.topic)
+
     def stream(self, partition: int) -> str:
         """Stream: the messages of a partition."""
         if self.layout == "legacy":
@@ -73,7 +78,7 @@ class TopicKeys:
         return self._of_group("lease", group, partition)
 
     def epoch(self, group: str, partition: int) -> str:
-        """Counter: how often the partition changed hands."""
+        """Counter: how often the partition was acquired."""
         return self._of_group("epoch", group, partition)
 
     def waiting(self, group: str, partition: int) -> str:
@@ -99,6 +104,14 @@ class TopicKeys:
     def deduped_until(self, partition: int) -> str:
         """Sorted set: the same dedupe ids, by the time at which they are forgotten."""
         return f"streaming:mq:dedupe:until:{self._bucket(partition)}"
+
+    def replayed(self, partition: int) -> str:
+        """Hash: the last dead letter that each caller replayed, for a while; as `deduped`, per partition."""
+        return f"streaming:mq:replayed:{self._bucket(partition)}"
+
+    def groups(self, partition: int) -> str:
+        """Set: every group that ever owned the partition; some of its keys outlive the group."""
+        return f"streaming:mq:groups:{self._bucket(partition)}"
 
     def members(self, group: str) -> str:
         """Sorted set: the live consumers of a group, by the time at which they count as dead."""

@@ -1,10 +1,12 @@
-"""Leases: one owner per partition and group, with an epoch that rises whenever a partition changes hands."""
+"""Leases: one owner per partition and group, with an epoch that rises whenever a partition is acquired."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from conquiet.errors import TopicError
 from conquiet.mq.topics import Topic
 
 
@@ -23,51 +25,65 @@ class LeaseStore:
     A lease is eligible to be acquired if
     - nobody holds it,
     - or its time is over by the server's clock,
-    - or the caller holds it already: then it is extended and keeps its epoch.
-    Only an owner whose time is not over, in the same epoch, renews, releases or settles.
+    - or the same store acquired it before for the same owner, and lost sight of it, as with a lost reply,
+    - or its owner is one that the caller knows to be dead and replaces.
+    Only an owner whose time is not over, in the same epoch, renews, releases or settles; and each time that
+    a lease is acquired is an epoch of its own. Two stores are never the same owner, whatever their names are.
+
+    Raises:
+        TopicError: of the constructor, for a plain stream whose name leaves no slot for its lease.
     """
 
     def __init__(self, topic: Topic, group: str, *, now_ms: Callable[[], int] | None = None) -> None:
+        if not topic.keys.has_one_slot:
+            raise TopicError(
+                topic.name,
+                "cannot be consumed on a cluster: for a name with such braces no other key shares its slot; "
+                "rename the stream, or create a topic",
+            )
         self._topic = topic
         self._group = group
         self._now_ms = now_ms
+        self._instance = uuid.uuid4().hex
 
     @property
     def now(self) -> int | str:
         """The time to pass to scripts: empty for the server's own."""
         return "" if self._now_ms is None else self._now_ms()
 
-    def acquire(self, partition: int, owner: str, ttl_ms: int) -> Lease | None:
-        """The lease, or `None` if somebody else has it."""
+    def acquire(
+        self, partition: int, owner: str, ttl_ms: int, *, replaces: Sequence[str] = ()
+    ) -> Lease | None:
+        """The lease, or `None` if somebody else has it who is not one of those to be replaced."""
         keys = [
             self._topic.keys.lease(self._group, partition),
             self._topic.keys.epoch(self._group, partition),
+            self._topic.keys.groups(partition),
         ]
-        epoch = self._topic.run("acquire_lease", keys, owner, ttl_ms, self.now, group=self._group)
+        arguments = (owner, ttl_ms, self.now, self._group, self._instance, *replaces)
+        seal = (keys[0], self._instance)
+        (epoch,) = self._topic.run_sealed("acquire_lease", keys, *arguments, seal=seal, group=self._group)
         return None if epoch is None else Lease(partition, owner, epoch)
 
     def renew(self, lease: Lease, ttl_ms: int, in_flight: Iterable[tuple[str, int]] = ()) -> bool:
         """Extend the lease and keep messages (entry id, delivery count) alive; `False` if it is lost."""
         keys = self._topic.keys
         flat = [part for message in in_flight for part in message]
-        renewed: int = self._topic.run(
-            "renew_lease",
-            [keys.lease(self._group, lease.partition), keys.stream(lease.partition)],
-            *(lease.owner, lease.epoch, self.now, ttl_ms, self._group, *flat),
-            group=self._group,
-        )
-        return renewed == 1
+        own = [keys.lease(self._group, lease.partition), keys.stream(lease.partition)]
+        return self._change("renew_lease", lease, own, ttl_ms, self._group, *flat)
 
     def release(self, lease: Lease) -> bool:
         """Give the lease up; `False` if it was lost before."""
-        keys = [self._topic.keys.lease(self._group, lease.partition)]
-        released: int = self._topic.run(
-            "release_lease", keys, lease.owner, lease.epoch, self.now, group=self._group
-        )
-        return released == 1
+        return self._change("release_lease", lease, [self._topic.keys.lease(self._group, lease.partition)])
 
     def heartbeat(self, member: str, ttl_ms: int) -> list[str]:
         """Say that a member of the group lives, and hear who else does; `ttl_ms` 0 leaves the group."""
         keys = [self._topic.keys.members(self._group)]
-        members = self._topic.run("heartbeat", keys, member, ttl_ms, self.now, group=self._group)
-        return [name.decode() for name in members]
+        arguments, seal = (member, ttl_ms, self.now), (keys[0], member)
+        (names,) = self._topic.run_sealed("heartbeat", keys, *arguments, seal=seal, group=self._group)
+        return [name.decode() for name in names]
+
+    def _change(self, script: str, lease: Lease, keys: list[str], *more: str | int) -> bool:
+        arguments, seal = (lease.owner, lease.epoch, self.now, *more), (keys[0], lease.epoch)
+        (is_changed,) = self._topic.run_sealed(script, keys, *arguments, seal=seal, group=self._group)
+        return bool(is_changed == 1)

@@ -14,7 +14,7 @@ class PartitionOwner:
 
     partition: int
     owner: str | None = None
-    #: Rises whenever the partition changes hands.
+    #: Rises whenever the partition is acquired.
     epoch: int | None = None
     since_ms: int | None = None
     expires_at_ms: int | None = None

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from conquiet.errors import LeaseLostError, MalformedEntry, QueueError
 from conquiet.mq.envelope import Envelope, MqMessage, check_envelope
 from conquiet.mq.leases import Lease, LeaseStore
 from conquiet.mq.settlement import Settlement
 from conquiet.mq.topics import Topic
-from conquiet.queue import QueueMessage
-from conquiet.queue.message import delivery_of
+from conquiet.payload import decode_payload
+from conquiet.queue.message import data_of, delivery_of, pairs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +23,8 @@ class Batch:
     malformed: list[MalformedEntry] = field(default_factory=list)
     #: What Redis kept of earlier failures, by entry id.
     failures: dict[str, bytes] = field(default_factory=dict)
+    #: Of a read that found nothing new: the last entry that the group was given.
+    last_delivered: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.messages or self.malformed)
@@ -68,7 +68,19 @@ class LeasedPartition:
         self.group = group
         self.lease = lease
         self._leases = leases
-        self._stream = topic.keys.stream(lease.partition)
+        keys, place = topic.keys, (group, lease.partition)
+        self._stream = keys.stream(lease.partition)
+        self._own_keys = [keys.lease(*place), self._stream, keys.waiting(*place), keys.failures(*place)]
+        self._settle_keys = [
+            *self._own_keys,
+            keys.dead_letters(lease.partition),
+            keys.delayed(lease.partition),
+            keys.delayed_items(lease.partition),
+        ]
+        #: Of every metric of this partition.
+        self.labels = (topic.name, str(lease.partition), group)
+        #: Whether the server has said so.
+        self.is_lost = False
         #: Counts the calls that changed something, as the lease does on the server.
         self._turn = 0
 
@@ -79,48 +91,50 @@ class LeasedPartition:
 
     def create_group(self) -> None:
         """Create the group at the stream's beginning, unless it is there."""
-        with self.topic.visible("XGROUP CREATE", group=self.group):
-            try:
-                self.topic.client.xgroup_create(self._stream, self.group, "0-0", mkstream=True)
-            except ResponseError as error:
-                if not str(error).startswith("BUSYGROUP"):
-                    raise
+        try:
+            self.topic.call("XGROUP CREATE", self._stream, self.group, "0-0", "MKSTREAM", group=self.group)
+        except QueueError as error:
+            if not str(error.__cause__).startswith("BUSYGROUP"):
+                raise
 
     def take_over(self, after: str | None, count: int) -> TakeOver:
-        """Take one page of the pending entries, oldest first; one that was delivered before comes alone."""
+        """Take one page of the pending entries, oldest first; each is counted when it begins."""
         start = "-" if after is None else f"({after}"
         last, entries, waiting, gone = self._fenced("take_over", start, count)
         self._turn += bool(entries or gone)
         return TakeOver(
-            batch=self._batch(entries),
+            batch=self._batch(entries, is_taken=True),
             waiting=_texts(waiting),
             gone=_texts(gone),
             after=last.decode() or None,
         )
 
     def take_due(self, count: int) -> Due:
-        """Take entries whose retry is due."""
+        """Take entries whose retry is due; each is counted when it begins."""
         entries, next_due_ms, gone = self._fenced("take_due", count)
         self._turn += bool(entries or gone)
         return Due(
-            batch=self._batch(entries),
+            batch=self._batch(entries, is_taken=True),
             gone=_texts(gone),
             next_due_ms=None if next_due_ms < 0 else next_due_ms,
         )
 
     def settle_and_read(self, settlements: Sequence[Settlement], count: int) -> tuple[list[bool], Batch]:
         """Settle, then read up to `count` new messages, in one script; tells which settlements had effect."""
-        flat: list[Any] = []
+        # Nearly all of them are acks of a first delivery: an id alone costs a fifth of what the others do.
+        once: list[str] = []
+        others: list[Any] = []
         for settlement in settlements:
-            flat += (settlement.kind, settlement.entry_id, settlement.delivery_count)
-            flat += (settlement.first, settlement.second)
-        keys = self.topic.keys
-        more_keys = [keys.dead_letters(self.partition), keys.delayed(self.partition)]
-        more_keys.append(keys.delayed_items(self.partition))
-        settled, entries = self._fenced("settle_and_read", count, *flat, more_keys=more_keys)
-        self._turn += bool(settled or entries)
-        return [took_effect == 1 for took_effect in settled], self._batch(
-            [(*entry, 1, b"") for entry in entries]
+            if _is_once(settlement):
+                once.append(settlement.entry_id)
+            else:
+                others += (settlement.kind, settlement.entry_id, settlement.delivery_count)
+                others += (settlement.first, settlement.second)
+        arguments = (count, len(once), *once, *others)
+        reply, entries, last = self._fenced("settle_and_read", *arguments, keys=self._settle_keys)
+        self._turn += bool(settlements or entries)
+        return _effects(settlements, reply), self._batch(
+            [(*entry, 1, b"") for entry in entries], last.decode()
         )
 
     def wait_for_new(self, last_seen: str, block_ms: int) -> None:
@@ -128,15 +142,6 @@ class LeasedPartition:
         self.topic.call(
             "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self._stream, last_seen, group=self.group
         )
-
-    def last_delivered(self) -> str:
-        """The last entry that the group was given."""
-        with self.topic.visible("XINFO GROUPS", group=self.group):
-            infos = self.topic.client.xinfo_groups(self._stream)
-        for info in infos:
-            if _text(info["name"]) == self.group:
-                return _text(info["last-delivered-id"])
-        return "0-0"
 
     def keys_of(self, entry_ids: Sequence[str]) -> list[str | None]:
         """The message keys of entries, `None` for one without or that is gone."""
@@ -151,14 +156,15 @@ class LeasedPartition:
             found.append(envelopes[0].key if envelopes else None)
         return found
 
-    def _fenced(self, script: str, *arguments: Any, more_keys: Sequence[str] = ()) -> Any:
-        keys, place = self.topic.keys, (self.group, self.partition)
-        own = [keys.lease(*place), self._stream, keys.waiting(*place), keys.failures(*place)]
+    def _fenced(self, script: str, *arguments: Any, keys: list[str] | None = None) -> Any:
         fence = (self.lease.owner, self.lease.epoch, self._leases.now, self.group, self._turn)
-        reply = self.topic.run(script, [*own, *more_keys], *fence, *arguments, group=self.group)
-        if reply is None:
+        seal = (self._own_keys[0], self.lease.epoch, self._turn)
+        keys = keys or self._own_keys
+        state, *reply = self.topic.run_sealed(script, keys, *fence, *arguments, seal=seal, group=self.group)
+        if state == b"lost":
+            self.is_lost = True
             raise self.lost()
-        if reply == 0:
+        if state == b"repeated":
             reason = "the client sent a call again whose reply was lost; what that delivered is taken up anew"
             raise QueueError(script, stream=self._stream, group=self.group, reason=reason)
         return reply
@@ -173,41 +179,57 @@ class LeasedPartition:
             epoch=self.lease.epoch,
         )
 
-    def _batch(self, entries: Sequence[Sequence[Any]]) -> Batch:
-        pairs = [((entry_id, fields), count) for entry_id, fields, count, _ in entries]
-        delivery = delivery_of(pairs, stream=self._stream, group=self.group)
-        data_of = {entry_id: fields[1] for entry_id, fields, _, _ in entries}
-        batch = Batch(
-            malformed=delivery.malformed,
-            failures={entry_id.decode(): failure for entry_id, _, _, failure in entries if failure},
-        )
-        for msg in delivery.messages:
-            data = data_of[msg.id.encode()]
+    def __str__(self) -> str:
+        return f"partition {self.partition} of topic {self.topic.name!r} for group {self.group!r}"
+
+    def _batch(
+        self, entries: Sequence[Sequence[Any]], last_delivered: str = "", *, is_taken: bool = False
+    ) -> Batch:
+        topic, group, partition = self.topic.name, self.group, self.partition
+        batch = Batch(last_delivered=last_delivered)
+        for raw_id, fields, count, failure in entries:
+            entry_id = raw_id.decode()
+            if failure:
+                batch.failures[entry_id] = failure
             try:
-                batch.messages.append(self._message(msg, data))
+                data = data_of(fields)
+                payload = decode_payload(data)
+                check_envelope(payload)
             except ValueError as error:
-                malformed = MalformedEntry(msg.id, ((b"data", data),), msg.delivery_count, str(error))
-                batch.malformed.append(malformed)
+                batch.malformed.append(MalformedEntry(entry_id, pairs_of(fields), count, str(error)))
+                continue
+            if is_taken:
+                # As it will be when it has begun.
+                count += 1
+            envelope = Envelope.of(payload, topic=topic, partition=partition)
+            batch.messages.append(
+                MqMessage(
+                    topic=topic,
+                    group=group,
+                    partition=partition,
+                    id=entry_id,
+                    attempt=envelope.attempt + count,
+                    envelope=envelope,
+                    delivery_count=count,
+                    stream=self._stream,
+                    data=data,
+                )
+            )
         return batch
 
-    def _message(self, msg: QueueMessage, data: bytes) -> MqMessage:
-        check_envelope(msg.payload)
-        envelope = Envelope.of(msg.payload, topic=self.topic.name, partition=self.partition)
-        return MqMessage(
-            topic=self.topic.name,
-            group=self.group,
-            partition=self.partition,
-            id=msg.id,
-            attempt=envelope.attempt + msg.delivery_count,
-            envelope=envelope,
-            delivery_count=msg.delivery_count,
-            source=msg,
-            data=data,
-        )
+
+def _is_once(settlement: Settlement) -> bool:
+    return settlement.kind == "ack" and settlement.delivery_count == 1
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def _effects(settlements: Sequence[Settlement], refused: Sequence[int]) -> list[bool]:
+    effects = [True] * len(settlements)
+    if refused:
+        # By number and not by id: of two settlements of one entry, one has had its effect.
+        order = sorted(range(len(settlements)), key=lambda number: not _is_once(settlements[number]))
+        for number in refused:
+            effects[order[number]] = False
+    return effects
 
 
 def _texts(values: Sequence[bytes]) -> list[str]:

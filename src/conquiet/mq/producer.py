@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,10 +12,17 @@ from conquiet.arguments import check_name, check_non_negative_int, check_positiv
 from conquiet.errors import TopicError
 from conquiet.mq.envelope import Envelope
 from conquiet.mq.metrics import count_produced
+from conquiet.mq.once import Added, OnceEntry, add_all_once, add_once
 from conquiet.mq.partitioners import HashPartitioner, Partitioner
 from conquiet.mq.topics import Topic, Topics
 from conquiet.payload import Payload
 from conquiet.queue.connection import Client, add_entries, queue_error
+
+#: How long a topic is taken for what it was: meanwhile two producers may place one key differently.
+_KNOWN_FOR_S = 1.0
+
+#: Messages with dedupe ids that one script adds: the server does nothing else meanwhile.
+_MOST_IN_A_SCRIPT = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +33,18 @@ class Message:
     key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     partition: int | None = None
+    #: How often it is tried again at most, whatever the consumers' policy says; `None` leaves it to them.
+    max_retries: int | None = None
+    #: Within the producer's window a second message with this id is not added to the partition.
+    dedupe_id: str | None = None
 
 
 class Producer:
-    """Sends to topics by name; looks each one up once, so after a topic grew call `refresh()`."""
+    """Sends to topics by name, and to plain streams; sees within a second that a topic grew or was made anew.
+
+    Raises:
+        TopicError: of every method that sends, if the name is neither a topic nor a stream that is there.
+    """
 
     def __init__(
         self,
@@ -36,13 +52,21 @@ class Producer:
         *,
         partitioner: Partitioner | None = None,
         dedupe_window_ms: int = 24 * 3_600_000,
+        create_streams: bool = False,
     ) -> None:
+        """Send with this client.
+
+        Args:
+            create_streams: what is sent to a name that is not there goes to a new plain stream.
+        """
         check_positive_int("dedupe_window_ms", dedupe_window_ms)
         self._topics = Topics(client)
         self._client = client
         self._partitioner = partitioner or HashPartitioner()
         self._dedupe_window_ms = dedupe_window_ms
-        self._known: dict[str, Topic] = {}
+        self._create_streams = create_streams
+        #: Topics, and the monotonic time until which they are known.
+        self._known: dict[str, tuple[Topic, float]] = {}
 
     def send(
         self,
@@ -54,6 +78,7 @@ class Producer:
         partition: int | None = None,
         *,
         dedupe_id: str | None = None,
+        max_retries: int | None = None,
     ) -> str:
         """Send one message and return its entry id; of a delayed one, the name under which it waits.
 
@@ -61,44 +86,58 @@ class Producer:
             key: messages with the same key go to the same partition and keep their order there.
             delay_ms: added to its partition after this time, by any consumer of the topic.
             dedupe_id: within the window a second message with this id is not added; the first one's id is
-                returned. It is looked for in the message's own partition, so give the same key.
+                returned. It holds within a partition, so give the same key; after the topic grew, a key may
+                be in another partition, which on a cluster does not know the id.
+            max_retries: tried again at most so often, whatever the consumers' policy says.
         """
         check_non_negative_int("delay_ms", delay_ms)
         opened = self._topic(topic)
         envelope = self._envelope(
-            opened, Message(payload=payload, key=key, headers=headers or {}, partition=partition)
+            opened,
+            Message(
+                payload=payload,
+                key=key,
+                headers=headers or {},
+                partition=partition,
+                max_retries=max_retries,
+                dedupe_id=dedupe_id,
+            ),
         )
         if delay_ms:
             if dedupe_id is not None:
                 raise ValueError(f"dedupe_id must not be given with a delay, got {dedupe_id!r}")
             return self._delay(opened, envelope, delay_ms)
-        stream = opened.keys.stream(envelope.partition)
         if dedupe_id is None:
-            entry_id: bytes = opened.call("XADD", stream, "*", "data", envelope.encode())
-            is_new = True
+            stream = opened.keys.stream(envelope.partition)
+            reply: bytes = opened.call("XADD", stream, "*", "data", envelope.encode())
+            added = Added(reply.decode(), True)
         else:
-            check_name("dedupe_id", dedupe_id)
-            place = (opened.keys.deduped(envelope.partition), opened.keys.deduped_until(envelope.partition))
-            arguments = (envelope.encode(), dedupe_id, self._dedupe_window_ms, "")
-            entry_id, is_new = opened.run("send_once", [stream, *place], *arguments)
-        if is_new:
+            entry = OnceEntry(envelope.partition, dedupe_id, envelope.encode())
+            added = add_once(opened, entry, self._dedupe_window_ms)
+        if added.is_new:
             count_produced(topic, envelope.partition, 1)
-        return entry_id.decode()
+        return added.entry_id
 
     def send_many(
         self, topic: str, messages: Iterable[Message | Payload], *, batch_size: int = 1_000
     ) -> list[str]:
         """Send messages, `batch_size` to a round trip, and return their entry ids in the same order.
 
-        If one message is refused, none is sent. Messages of one partition are added in the order given.
+        If one message is refused, none is sent. Messages of one partition are added in the order given. One
+        whose dedupe id was added before is not added again: its place has the first one's id.
         """
         check_positive_int("batch_size", batch_size)
+        given = [item if isinstance(item, Message) else Message(payload=item) for item in messages]
+        # After the messages are there: they may come slowly, and the topic grow meanwhile.
         opened = self._topic(topic)
+        envelopes = [self._envelope(opened, message) for message in given]
+        if any(message.dedupe_id is not None for message in given):
+            once = [
+                OnceEntry(envelope.partition, message.dedupe_id, envelope.encode())
+                for message, envelope in zip(given, envelopes, strict=True)
+            ]
+            return self._send_once(opened, once, min(batch_size, _MOST_IN_A_SCRIPT))
         streams = [opened.keys.stream(partition).encode() for partition in opened.partitions]
-        envelopes = [
-            self._envelope(opened, message if isinstance(message, Message) else Message(payload=message))
-            for message in messages
-        ]
         entries = [(streams[envelope.partition], envelope.encode()) for envelope in envelopes]
         ids: list[str] = []
         for start in range(0, len(entries), batch_size):
@@ -114,13 +153,19 @@ class Producer:
         return ids
 
     def refresh(self) -> None:
-        """Forget how many partitions topics have, so that the next message looks again."""
+        """Look up every topic anew with its next message, as right after `Topics.grow`."""
         self._known.clear()
 
     def _topic(self, name: str) -> Topic:
-        if name not in self._known:
-            self._known[name] = self._topics.open(name)
-        return self._known[name]
+        now = time.monotonic()
+        known = self._known.get(name)
+        if known is not None and now < known[1]:
+            return known[0]
+        found = self._topics.open(name) if self._create_streams else self._topics.open_existing(name)
+        # A plain stream is never kept: the topic that is created under its name has other readers.
+        if found.layout != "legacy":
+            self._known[name] = found, now + _KNOWN_FOR_S
+        return found
 
     def _envelope(self, topic: Topic, message: Message) -> Envelope:
         _check_parts(message)
@@ -139,8 +184,25 @@ class Producer:
             partition=partition,
             key=message.key,
             headers=message.headers,
+            max_retries=message.max_retries,
             payload=message.payload,
         )
+
+    def _send_once(self, topic: Topic, entries: list[OnceEntry], batch_size: int) -> list[str]:
+        ids: list[str] = []
+        for start in range(0, len(entries), batch_size):
+            batch = entries[start : start + batch_size]
+            added = add_all_once(topic, batch, self._dedupe_window_ms)
+            pairs = list(zip(batch, added, strict=True))
+            new = (entry.partition for entry, reply in pairs if isinstance(reply, Added) and reply.is_new)
+            for partition, number in Counter(new).items():
+                count_produced(topic.name, partition, number)
+            ids += [reply.entry_id for reply in added if isinstance(reply, Added)]
+            for reply in added:
+                if isinstance(reply, Exception):
+                    operation = f"send_once: {len(ids)} of {len(entries)} messages are there; it"
+                    raise queue_error(operation, reply, stream=topic.name, group=None) from reply
+        return ids
 
     def _delay(self, topic: Topic, envelope: Envelope, delay_ms: int) -> str:
         name = f"send:{uuid.uuid4().hex}"
@@ -158,6 +220,10 @@ def _check_parts(message: Message) -> None:
         )
     if message.key is not None and not isinstance(message.key, str):
         raise TypeError(f"key must be a str or None, got {message.key!r}")
+    if message.dedupe_id is not None:
+        check_name("dedupe_id", message.dedupe_id)
+    if message.max_retries is not None:
+        check_non_negative_int("max_retries", message.max_retries)
     for name, value in message.headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"headers must be strings, got {name!r}: {value!r:.100}")

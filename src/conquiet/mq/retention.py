@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import count
 
 from conquiet.arguments import check_non_negative_int
-from conquiet.errors import TopicError
+from conquiet.errors import QueueError, TopicError
+from conquiet.mq.group_stats import group_marks, group_names
+from conquiet.mq.metrics import emit
 from conquiet.mq.topics import Topic
 
 #: Entries that one script removes: the server does nothing else meanwhile.
 _CHUNK = 500
+#: Of one partition by its owner, who must renew its leases meanwhile.
+_STEPS_IN_A_ROUND = 40
+
+_log = logging.getLogger(__name__)
+
+#: Entries that a dry run counts at most: it reads what it counts.
+_MAX_COUNTED = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +33,8 @@ class PartitionTrim:
     removed: int
     #: Groups of the topic that have not begun here; while there are any, nothing is removed.
     missing_groups: tuple[str, ...] = ()
+    #: There is more than this trim might remove, or a dry run count.
+    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +64,46 @@ class Retention:
         return cls(length=policies.retention_length, age_ms=policies.retention_ms)
 
 
+class Trimmer:
+    """Trims what one consumer owns by the topic's policy; lives as long as the consumer."""
+
+    def __init__(self) -> None:
+        self._next_round = 0.0
+
+    def trim(self, topic: Topic, partitions: Collection[int]) -> None:
+        """Trim if the policy wants it and it is time; a failure is logged, and the next round tries again."""
+        every_s = topic.policies.trim_every_s
+        if every_s is None or not partitions or time.monotonic() < self._next_round:
+            return
+        self._next_round = time.monotonic() + every_s
+        try:
+            retention, groups = Retention.of_policies(topic), group_names(group_marks(topic))
+            for partition in partitions:
+                done = trim_partition(topic, partition, retention, groups, max_steps=_STEPS_IN_A_ROUND)
+                emit("conquiet_mq_trimmed_total", done.removed, topic.name, str(partition))
+        except QueueError as error:
+            _log.warning("topic %r could not be trimmed: %s", topic.name, error)
+
+
 def trim_partition(
-    topic: Topic, partition: int, retention: Retention, groups: Collection[str]
+    topic: Topic,
+    partition: int,
+    retention: Retention,
+    groups: Collection[str],
+    *,
+    max_steps: int | None = None,
+    dry_run: bool = False,
 ) -> PartitionTrim:
-    """Trim one partition in bounded steps, given all groups of the topic."""
+    """Trim one partition in bounded steps, given all groups of the topic; with `dry_run` only count."""
     length = "" if retention.length is None else retention.length
     age_ms = "" if retention.age_ms is None else retention.age_ms
-    removed = 0
-    while True:
-        keys = [topic.keys.stream(partition)]
-        step, has_more, missing = topic.run("trim", keys, length, age_ms, "", _CHUNK, *groups)
+    keys = [topic.keys.stream(partition)]
+    arguments = (length, age_ms, "", _MAX_COUNTED if dry_run else _CHUNK, int(dry_run), *groups)
+    removed, missing, has_more = 0, [], 0
+    for number in count(1):
+        step, has_more, missing = topic.run("trim", keys, *arguments)
         removed += step
-        if not has_more:
-            names = tuple(name.decode() for name in missing)
-            return PartitionTrim(partition=partition, removed=removed, missing_groups=names)
+        if dry_run or not has_more or number == max_steps:
+            break
+    names = tuple(name.decode() for name in missing)
+    return PartitionTrim(partition=partition, removed=removed, missing_groups=names, has_more=bool(has_more))

@@ -41,9 +41,9 @@ class RetryPolicy:
         """Whether this exception is one to try again after."""
         return isinstance(error, self.retry_on) and not isinstance(error, self.never_on)
 
-    def is_exhausted(self, attempt: int) -> bool:
-        """Whether attempt number `attempt` was the last one."""
-        return attempt >= self.max_attempts
+    def is_exhausted(self, attempt: int, max_retries: int | None = None) -> bool:
+        """Whether attempt number `attempt` was the last one; `max_retries` is the message's own limit."""
+        return attempt >= (self.max_attempts if max_retries is None else max_retries + 1)
 
     def delay_ms(self, attempt: int, last_delay_ms: int = 0) -> int:
         """How long to wait after attempt number `attempt`, counted from 1."""

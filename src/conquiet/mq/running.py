@@ -6,7 +6,6 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,10 +13,10 @@ from sqlalchemy import Engine
 
 from conquiet.arguments import check_non_negative_int
 from conquiet.consume.handling import MessageHandling, check_handler, refuse_unfinished
-from conquiet.db import DbSession, Inbox
-from conquiet.errors import LeaseLostError
+from conquiet.consume.handling import Outcome as Handled
+from conquiet.db import DbSession, Inbox, is_connection_lost
+from conquiet.errors import DatabaseAwayError, LeaseLostError
 from conquiet.mq.envelope import MqMessage
-from conquiet.mq.metrics import emitter
 from conquiet.mq.outcomes import Ack, DeadLetter, Outcome, Retry
 from conquiet.mq.settlement import Failure, Settlement, SettlementRules
 from conquiet.queue import QueueMessage
@@ -45,28 +44,35 @@ class MessageRun:
         self._check_lease = check_lease
         self._handling = None if engine is None else MessageHandling(self._in_transaction, engine, inbox)
         self._msg: MqMessage | None = None
-        #: Looked up with the first message: a worker's messages are all of one partition.
-        self._observe: tuple[Callable[[float], None], Callable[[float], None]] | None = None
+        #: Messages that the inbox had.
+        self.skipped = 0
+        #: The last message during which the database went away, and how often it did.
+        self._losses: dict[str, int] = {}
 
     def __call__(self, msg: MqMessage, failure: Failure) -> Settlement:
         """Run the handler to its end and say how to settle the message.
 
         Raises:
             LeaseLostError: the lease went away while the handler ran; nothing was committed.
+            DatabaseAwayError: the database cannot be reached: the message is not settled, but handled again.
         """
-        started = time.monotonic()
         try:
             outcome = self._run(msg)
         except LeaseLostError:
             raise
         except Exception as error:  # noqa: BLE001 -- the user's; it becomes a retry or a dead letter, with its traceback
+            self._refuse_outage(msg, error)
             settlement = self._rules.for_error(msg, error, failure, _now_ms())
             place = (msg.id, msg.partition, msg.topic, msg.attempt, settlement.kind)
             _log.warning("entry %s of partition %s of %r failed at attempt %s: %s", *place, exc_info=error)
         else:
             settlement = self._rules.for_outcome(msg, outcome, failure, _now_ms())
-        self._measure(msg, started)
         return settlement
+
+    def release(self) -> None:
+        """Give back the database connection that is kept from message to message."""
+        if self._handling is not None:
+            self._handling.release()
 
     def __enter__(self) -> Self:
         return self
@@ -74,8 +80,7 @@ class MessageRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._handling is not None:
-            self._handling.release()
+        self.release()
 
     def _run(self, msg: MqMessage) -> Outcome | None:
         if self._handling is None:
@@ -84,10 +89,22 @@ class MessageRun:
         try:
             # A copy for this group stands for the entry that it was made from: what that one did is done.
             original = None if msg.envelope.for_group is None else msg.envelope.original_id
-            self._handling.handle(replace(msg.source, id=original or msg.id))
+            place = (msg.stream, msg.group, original or msg.id)
+            outcome = self._handling.handle(QueueMessage(*place, msg.payload, msg.delivery_count))
+            self.skipped += outcome is Handled.SKIPPED
         except _RolledBackError as undone:
             return undone.outcome
         return None
+
+    def _refuse_outage(self, msg: MqMessage, error: Exception) -> None:
+        if isinstance(error, DatabaseAwayError):
+            raise error
+        if self._handling is None or not is_connection_lost(error) or not self._handling.is_database_away():
+            return
+        # One that takes the database down each time is not spared for ever.
+        self._losses = {msg.id: self._losses.get(msg.id, 0) + 1}
+        if self._losses[msg.id] <= self._rules.policy.max_attempts:
+            raise DatabaseAwayError(f"the database went away while {msg.id} was handled: {error}") from error
 
     def _in_transaction(self, _source: QueueMessage, session: DbSession) -> None:
         outcome = _outcome(self._handler(self._msg, session))
@@ -95,18 +112,6 @@ class MessageRun:
             raise _RolledBackError(outcome)
         # The last moment at which a lost lease costs nothing: the commit follows.
         self._check_lease()
-
-    def _measure(self, msg: MqMessage, started: float) -> None:
-        if self._observe is None:
-            labels = (msg.topic, str(msg.partition), msg.group)
-            self._observe = (
-                emitter("conquiet_mq_handle_seconds", *labels),
-                emitter("conquiet_mq_end_to_end_seconds", *labels),
-            )
-        observe_handling, observe_end_to_end = self._observe
-        observe_handling(time.monotonic() - started)
-        if msg.envelope.timestamp_ms:
-            observe_end_to_end(max(0, _now_ms() - msg.envelope.timestamp_ms) / 1000)
 
 
 class _RolledBackError(Exception):
@@ -118,6 +123,8 @@ class _RolledBackError(Exception):
 
 def _outcome(result: Any) -> Outcome | None:
     refuse_unfinished(result)
+    if isinstance(result, type) and issubclass(result, Ack | Retry | DeadLetter):
+        raise TypeError(f"handler returned the class {result.__name__}; return an instance of it")
     if isinstance(result, Retry) and result.delay_ms is not None:
         check_non_negative_int("delay_ms", result.delay_ms)
     return result if isinstance(result, Ack | Retry | DeadLetter) else None

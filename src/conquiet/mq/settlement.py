@@ -5,21 +5,24 @@ from __future__ import annotations
 import base64
 import json
 import traceback
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from conquiet.errors import MalformedEntry
+from conquiet.masking import mask
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.outcomes import Ack, DeadLetter, Outcome, Retry
 from conquiet.mq.retry import RetryPolicy
 
-SettlementKind = Literal["ack", "retry", "requeue", "dead", "hand_back"]
+SettlementKind = Literal["ack", "retry", "requeue", "dead", "hand_back", "begin"]
 
 _MAX_TRACEBACK = 8_000
 _MAX_TEXT = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as one of each is made for every message: that would double what it costs.
+@dataclass(slots=True)
 class Failure:
     """What is remembered of a message's failed attempts until it is settled."""
 
@@ -29,12 +32,20 @@ class Failure:
     error_message: str = ""
 
     @classmethod
-    def decode(cls, text: bytes, now_ms: int) -> Failure:
-        """The failure that Redis kept, or a first one."""
-        return cls(**json.loads(text)) if text else cls(first_delivered_at_ms=now_ms)
+    def decode(cls, text: bytes, now_ms: int, carried: Mapping[str, Any] | None = None) -> Failure:
+        """The failure that Redis kept, or that a copy carries, or a first one."""
+        if text:
+            return cls(**json.loads(text))
+        first = cls(first_delivered_at_ms=now_ms)
+        if carried is None:
+            return first
+        # Of the wire: what is not of its kind is left out.
+        facts = {name: carried.get(name) for name in asdict(first)}
+        known = {name: fact for name, fact in facts.items() if type(fact) is type(getattr(first, name))}
+        return replace(first, **known)  # type: ignore[arg-type]  # each is of its field's type
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settlement:
     """One message and what becomes of it; the two arguments are those of settle_and_read.lua."""
 
@@ -68,16 +79,16 @@ class SettlementRules:
     def for_error(self, msg: MqMessage, error: Exception, failure: Failure, now_ms: int) -> Settlement:
         """The settlement of what a handler raised."""
         kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-        shown = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
+        shown = mask("".join(traceback.format_exception(error)))[-_MAX_TRACEBACK:]
         if not self.policy.is_retried(error):
             return self._dead(msg, failure, now_ms, error_type=kind, message=_said(error), trace=shown)
         return self._again(msg, failure, now_ms, kind, _said(error), trace=shown)
 
     def for_poison(self, msg: MqMessage, failure: Failure, now_ms: int) -> Settlement | None:
         """The dead letter of a message that was delivered too often before its handler could say anything."""
-        if msg.attempt <= self.policy.max_attempts:
-            return None
         attempts = msg.attempt - 1
+        if attempts == 0 or not self.policy.is_exhausted(attempts, msg.envelope.max_retries):
+            return None
         message = f"delivered {attempts} times and never finished; {failure.error_message}".rstrip("; ")
         kind = failure.error_type or "Poison"
         return self._dead(msg, failure, now_ms, error_type=kind, message=message, attempts=attempts)
@@ -111,20 +122,20 @@ class SettlementRules:
         trace: str = "",
         delay_ms: int | None = None,
     ) -> Settlement:
-        if self.policy.is_exhausted(msg.attempt):
+        if self.policy.is_exhausted(msg.attempt, msg.envelope.max_retries):
             return self._dead(msg, failure, now_ms, error_type=error_type, message=message, trace=trace)
         delay = self.policy.delay_ms(msg.attempt, failure.last_delay_ms) if delay_ms is None else delay_ms
-        if self.mode == "requeue":
-            item = _item(msg)
-            if item is None:
-                return self._dead(msg, failure, now_ms, error_type=error_type, message=message, trace=trace)
-            return Settlement("requeue", msg.id, msg.delivery_count, delay, item)
         kept = {
             "first_delivered_at_ms": failure.first_delivered_at_ms,
             "last_delay_ms": delay,
             "error_type": error_type,
-            "error_message": message[:_MAX_TEXT],
+            "error_message": _text(message),
         }
+        if self.mode == "requeue":
+            item = _item(msg, kept)
+            if item is None:
+                return self._dead(msg, failure, now_ms, error_type=error_type, message=message, trace=trace)
+            return Settlement("requeue", msg.id, msg.delivery_count, delay, item)
         return Settlement("retry", msg.id, msg.delivery_count, delay, json.dumps(kept))
 
     def _dead(
@@ -143,15 +154,15 @@ class SettlementRules:
             "group": msg.group,
             "partition": msg.partition,
             "key": msg.key,
-            "originalMessageId": msg.envelope.original_id or msg.id,
+            "originalMessageId": _original_id(msg),
             "attempts": msg.attempt if attempts is None else attempts,
             "firstDeliveredAt": failure.first_delivered_at_ms,
             "lastDeliveredAt": now_ms,
             "deadLetteredAt": now_ms,
             "lastConsumer": self.consumer,
             "errorType": error_type,
-            "errorMessage": message[:_MAX_TEXT],
-            "traceback": trace,
+            "errorMessage": _text(message),
+            "traceback": _writable(trace),
             **_content(msg),
         }
         return Settlement("dead", msg.id, msg.delivery_count, json.dumps(letter))
@@ -166,17 +177,33 @@ def _content(msg: MqMessage) -> dict[str, Any]:
         return {"headers": {}, "fieldsBase64": fields}
 
 
-def _item(msg: MqMessage) -> bytes | None:
-    original_id = msg.envelope.original_id or msg.id
-    copy = msg.envelope.copied(attempt=msg.attempt, original_id=original_id, for_group=msg.group)
+def _item(msg: MqMessage, failure: Mapping[str, Any]) -> bytes | None:
+    copy = msg.envelope.copied(
+        attempt=msg.attempt, original_id=_original_id(msg), for_group=msg.group, failure=failure
+    )
     try:
         return f"{msg.partition}:".encode() + copy.encode()
     except (TypeError, ValueError):
         return None
 
 
+def _original_id(msg: MqMessage) -> str:
+    # A message that was replayed to all groups is new to each of them: some have handled its original.
+    original_id = None if msg.envelope.for_group is None else msg.envelope.original_id
+    return original_id or msg.id
+
+
+def _text(message: str) -> str:
+    return _writable(message[:_MAX_TEXT])
+
+
+def _writable(text: str) -> str:
+    # A file name that is no UTF-8 brings lone surrogates, which the reader of the letter would refuse.
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _said(error: Exception) -> str:
     try:
-        return str(error)
+        return mask(str(error))
     except Exception:  # noqa: BLE001 -- the user's; the traceback tells the rest
         return "<its str() failed>"

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
+from redis.exceptions import ResponseError
 
 from conquiet.arguments import check_positive_int
-from conquiet.errors import TopicError
+from conquiet.errors import QueueError, TopicError
 from conquiet.mq.keys import Layout, RegistryKeys, TopicKeys, check_topic_part
 from conquiet.mq.scripts import run_script
-from conquiet.queue.connection import AS_BYTES, Client, visible_errors
+from conquiet.queue.connection import (
+    AS_BYTES,
+    AsyncClient,
+    Client,
+    execute,
+    forget_connections,
+    visible_errors,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +34,22 @@ class TopicPolicies:
     retention_length: int | None = None
     #: Age below which `trim` keeps entries.
     retention_ms: int | None = None
+    #: How often consumers trim the partitions they own; `None` leaves it to `MqAdmin.trim`.
+    trim_every_s: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("retention_length", "retention_ms"):
+        for name in ("retention_length", "retention_ms", "trim_every_s"):
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
+        if self.trim_every_s is not None and self.retention_length is None and self.retention_ms is None:
+            raise ValueError("trim_every_s needs retention_length or retention_ms: what is to be kept")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic as it was when it was opened, with the client that reaches it."""
 
-    client: Client
+    client: Client = field(repr=False)
     name: str
     partition_count: int
     layout: Layout
@@ -58,10 +71,27 @@ class Topic:
         with self.visible(script, group=group):
             return run_script(self.client, script, keys, arguments)
 
+    def run_sealed(
+        self, script: str, keys: list[str], *arguments: Any, seal: Sequence[str | int], group: str
+    ) -> Any:
+        """Run a script whose reply begins with the seal, and return what follows it.
+
+        Raises:
+            QueueError: also if the reply is that of another call. That happens if somebody was interrupted
+                between a request and its reply; idle connections are dropped, as one of them is out of step.
+        """
+        reply = self.run(script, keys, *arguments, group=group)
+        expected = [str(part).encode() for part in seal]
+        if isinstance(reply, list) and reply[: len(expected)] == expected:
+            return reply[len(expected) :]
+        forget_connections(self.client)
+        reason = "the reply was that of another call, which was interrupted before it could read it"
+        raise QueueError(script, stream=self.name, group=group, reason=reason)
+
     def call(self, *command: Any, group: str | None = None, **options: Any) -> Any:
         """Run one Redis command; a Redis failure is a `QueueError` that names the topic."""
         with self.visible(command[0], group=group):
-            return self.client.execute_command(*command, **AS_BYTES, **options)  # type: ignore[no-untyped-call]
+            return execute(self.client, *command, **options)
 
     def visible(self, operation: str, group: str | None = None) -> AbstractContextManager[None]:
         """Turn whatever redis-py raises inside into a `QueueError`."""
@@ -119,6 +149,28 @@ class Topics:
             return Topic(client=self._client, name=name, partition_count=1, layout="legacy")
         return self._topic(name, meta)
 
+    def open_existing(self, name: str) -> Topic:
+        """The topic, or the plain stream.
+
+        Raises:
+            TopicError: neither is there.
+        """
+        topic = self.open(name)
+        if topic.layout == "legacy" and not topic.call("EXISTS", topic.keys.stream(0)):
+            raise TopicError(name, "is not there: neither a topic nor a stream")
+        return topic
+
+    def open_again(self, topic: Topic) -> Topic:
+        """The topic as it is now: it may have grown.
+
+        Raises:
+            TopicError: it was deleted, or a plain stream became a topic: the keys are others.
+        """
+        found = self.open(topic.name)
+        if found.layout != topic.layout:
+            raise TopicError(topic.name, "was deleted, or made of a plain stream, since it was opened")
+        return found
+
     def names(self) -> list[str]:
         """Every topic's name, in order."""
         with visible_errors("SMEMBERS", stream=self._keys.registry, group=None):
@@ -168,13 +220,39 @@ class Topics:
         )
 
 
+async def topic_streams_async(client: AsyncClient, name: str) -> list[str]:
+    """The stream keys of a topic's partitions, in order; of a plain stream, its own name."""
+    keys = RegistryKeys(isinstance(client, AsyncRedisCluster))
+    with visible_errors("open", stream=name, group=None):
+        count, layout = await client.execute_command(
+            "HMGET", keys.meta(name), "partitionCount", "layout", **AS_BYTES
+        )
+    if count is None:
+        return [name]
+    topic = TopicKeys(name, _text(layout))  # type: ignore[arg-type]  # written by create_topic.lua
+    return [topic.stream(partition) for partition in range(int(count))]
+
+
 def _groups_of(topic: Topic) -> set[str]:
-    groups = set()
+    groups: set[str] = set()
     for partition in topic.partitions:
-        if topic.client.exists(topic.keys.stream(partition)):
+        # A group that was deleted keeps its epochs; one that never owned a partition is in the stream alone.
+        with _whatever_it_is():
+            groups |= {_text(name) for name in topic.client.smembers(topic.keys.groups(partition))}
+        with _whatever_it_is():
             infos = topic.client.xinfo_groups(topic.keys.stream(partition))
             groups |= {_text(info["name"]) for info in infos}
     return groups
+
+
+@contextmanager
+def _whatever_it_is() -> Iterator[None]:
+    # No such key, or one that somebody else made of another type: it is deleted all the same.
+    try:
+        yield
+    except ResponseError as error:
+        if not str(error).startswith(("WRONGTYPE", "no such key")):
+            raise
 
 
 def _all_keys(topic: Topic, groups: set[str]) -> set[str]:
@@ -183,7 +261,8 @@ def _all_keys(topic: Topic, groups: set[str]) -> set[str]:
     for partition in topic.partitions:
         found |= {keys.stream(partition), keys.dead_letters(partition)}
         found |= {keys.delayed(partition), keys.delayed_items(partition)}
-        found |= {keys.deduped(partition), keys.deduped_until(partition)}
+        found |= {keys.deduped(partition), keys.deduped_until(partition), keys.groups(partition)}
+        found.add(keys.replayed(partition))
         for group in groups:
             found |= {keys.lease(group, partition), keys.epoch(group, partition), keys.members(group)}
             found |= {keys.waiting(group, partition), keys.failures(group, partition)}

@@ -33,6 +33,7 @@ envelopes = st.builds(
     original_id=st.none() | text,
     replayed_from=st.none() | text,
     for_group=st.none() | text,
+    failure=st.none() | st.just({"last_delay_ms": 20}),
 )
 
 
@@ -42,6 +43,28 @@ def test_an_envelope_comes_back_as_it_was(envelope):
 
     check_envelope(data)
     assert Envelope.of(data, topic="orders", partition=envelope.partition) == envelope
+
+
+@given(envelope=envelopes)
+def test_what_is_sent_for_the_first_time_is_written_as_a_copy_of_it_would_be(envelope):
+    first = envelope.copied(attempt=0, max_retries=None, original_id=None, replayed_from=None, for_group=None)
+    copy = first.copied(attempt=1)
+
+    as_written = first.encode().decode()
+
+    assert (
+        as_written.replace('"attempt":0,"maxRetries"', '"attempt":1,"maxRetries"') == copy.encode().decode()
+    )
+
+
+@pytest.mark.parametrize(
+    "part", [{"key": "\ud800"}, {"headers": {"a": "\ud800"}}, {"payload": {"a": "\ud800"}}]
+)
+def test_a_lone_surrogate_is_refused_wherever_it_is(part):
+    envelope = Envelope(**{"topic": "orders", "partition": 0, "payload": {}} | part)
+
+    with pytest.raises(ValueError, match="lone surrogate"):
+        envelope.encode()
 
 
 @given(payload=payloads)
@@ -76,6 +99,7 @@ def test_the_names_on_the_wire_are_those_of_the_document():
         ("originalMessageId", {}),
         ("replayedFrom", 1),
         ("forGroup", True),
+        ("failure", "broken"),
     ],
 )
 def test_an_envelope_in_name_only_is_refused(field, value):
@@ -87,3 +111,14 @@ def test_an_envelope_in_name_only_is_refused(field, value):
 def test_what_would_not_come_back_equal_is_refused(payload):
     with pytest.raises((TypeError, ValueError)):
         Envelope(topic="orders", partition=0, payload=payload).encode()
+
+
+@pytest.mark.parametrize("payload", [{"n": 1}, "text", None])
+def test_an_envelope_of_a_later_version_is_refused(payload):
+    with pytest.raises(ValueError, match="schema version 2, this conquiet reads up to 1"):
+        check_envelope({"schemaVersion": 2, "payload": payload})
+
+
+def test_a_payload_with_a_version_of_its_own_is_a_payload():
+    check_envelope({"schemaVersion": 2, "order": 1})
+    check_envelope({"schemaVersion": "2.1", "payload": {}})

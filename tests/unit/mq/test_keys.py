@@ -20,6 +20,8 @@ def of_partition(keys: TopicKeys, partition: int, group: str = "billing") -> lis
         keys.delayed_items(partition),
         keys.deduped(partition),
         keys.deduped_until(partition),
+        keys.replayed(partition),
+        keys.groups(partition),
     ]
 
 
@@ -81,7 +83,7 @@ def test_no_two_keys_have_the_same_name(layout):
     kinds = set(found)
 
     per_topic_and_group = 4 * 2 * 2 + 2
-    per_topic = 2 + 5 * (2 if layout == "hashed" else 1)
+    per_topic = 2 + 7 * (2 if layout == "hashed" else 1)
     assert len(kinds) == 6 * (per_topic_and_group + per_topic)
 
 
@@ -94,3 +96,25 @@ def test_a_name_that_would_be_ambiguous_in_a_key_is_refused(name):
 def test_a_name_that_is_no_text_is_refused():
     with pytest.raises(TypeError, match="topic must be a str"):
         check_topic_part("topic", b"orders")
+
+
+@pytest.mark.parametrize(
+    "name", ["orders", "{a}b", "a{b}c", "{{a}", "a{", "{}", "a}b", "{}a{b}", "a}b{c", "}{"]
+)
+def test_a_plain_stream_on_a_cluster_says_whether_its_keys_share_a_slot(name):
+    keys = TopicKeys(name, "legacy", is_cluster=True)
+
+    slots = {key_slot(key.encode()) for key in of_partition(keys, 0)}
+
+    assert keys.has_one_slot == (len(slots) == 1)
+
+
+def test_keys_of_two_servers_in_one_process_do_not_disturb_each_other():
+    single, before = TopicKeys("orders", "plain"), of_partition(TopicKeys("orders", "plain"), 0)
+
+    on_cluster = of_partition(TopicKeys("orders", "hashed", is_cluster=True), 0)
+
+    assert of_partition(single, 0) == before
+    assert set(on_cluster).isdisjoint(before)
+    with pytest.raises(AttributeError):
+        single.topic = "payments"

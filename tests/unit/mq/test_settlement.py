@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 
 from conquiet.errors import MalformedEntry
 from conquiet.mq import Ack, DeadLetter, Envelope, MqMessage, Retry, RetryPolicy
 from conquiet.mq.settlement import Failure, Settlement, SettlementRules
+from conquiet.payload import decode_payload
 from conquiet.queue import QueueMessage
 
 POLICY = RetryPolicy(max_attempts=3, backoff="exponential", base_delay_ms=100)
@@ -20,7 +22,7 @@ def rules(mode="in_place", policy=POLICY):
     return SettlementRules(policy=policy, mode=mode, consumer="worker-1")
 
 
-def message(*, count=1, attempts_before=0, payload=None, data=b"", original_id=None):
+def message(*, count=1, attempts_before=0, payload=None, data=b"", original_id=None, for_group=None):
     envelope = Envelope(
         topic="orders",
         partition=2,
@@ -29,6 +31,7 @@ def message(*, count=1, attempts_before=0, payload=None, data=b"", original_id=N
         headers={"trace": "abc"},
         attempt=attempts_before,
         original_id=original_id,
+        for_group=for_group,
     )
     return MqMessage(
         topic="orders",
@@ -38,9 +41,15 @@ def message(*, count=1, attempts_before=0, payload=None, data=b"", original_id=N
         attempt=attempts_before + count,
         envelope=envelope,
         delivery_count=count,
-        source=QueueMessage("orders", "billing", "5-0", {}, count),
+        stream="orders",
         data=data,
     )
+
+
+def test_a_message_shows_itself_as_the_plain_queue_sees_it():
+    msg = message(count=2, data=b'{"n":1}')
+
+    assert msg.source == QueueMessage("orders", "billing", "5-0", {"n": 1}, 2)
 
 
 def error(text="broken"):
@@ -90,10 +99,17 @@ def test_a_requeued_copy_keeps_the_message_and_knows_its_group_and_attempts():
     assert (copy["payload"], copy["key"], copy["headers"]) == ({"n": 1}, "anna", {"trace": "abc"})
 
 
-def test_a_copy_of_a_copy_knows_the_first_entry():
-    settlement = rules("requeue").for_error(message(original_id="1-0"), error(), FIRST, 1_000)
+@pytest.mark.parametrize(("for_group", "original_id"), [("billing", "1-0"), (None, "5-0")])
+def test_a_copy_of_a_copy_knows_the_first_entry_but_what_is_for_all_groups_is_one_itself(
+    for_group, original_id
+):
+    msg = message(original_id="1-0", for_group=for_group)
 
-    assert json.loads(settlement.second.partition(b":")[2])["originalMessageId"] == "1-0"
+    copy = rules("requeue").for_error(msg, error(), FIRST, 1_000)
+    letter = rules().for_outcome(msg, DeadLetter("no"), FIRST, 1_000)
+
+    assert json.loads(copy.second.partition(b":")[2])["originalMessageId"] == original_id
+    assert json.loads(letter.first)["originalMessageId"] == original_id
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -170,3 +186,37 @@ def test_a_malformed_entry_keeps_its_bytes():
     assert settlement.kind == "dead"
     assert letter["fieldsBase64"] == [["eA==", "/w=="], ["eA==", "eQ=="]]
     assert (letter["errorType"], letter["errorMessage"]) == ("Malformed", "no data")
+
+
+@pytest.mark.parametrize("mode", ["in_place", "requeue"])
+def test_an_error_that_names_an_odd_file_leaves_a_letter_that_can_be_read(mode):
+    odd = error("no file b\udc80")
+
+    dead = rules(mode).for_error(message(count=3), odd, FIRST, 1_000)
+    again = rules(mode).for_error(message(), odd, FIRST, 1_000)
+
+    letter = decode_payload(dead.first.encode())
+    assert letter["errorMessage"] == "no file b\\udc80"
+    assert again.kind == ("retry" if mode == "in_place" else "requeue")
+
+
+def test_a_copy_that_carries_nonsense_of_its_attempts_is_taken_as_the_first():
+    carried = {"first_delivered_at_ms": "now", "last_delay_ms": 7, "unknown": 1, "error_type": None}
+
+    assert Failure.decode(b"", 900, carried) == Failure(900, last_delay_ms=7)
+
+
+@pytest.mark.parametrize(("max_retries", "kind"), [(None, "dead"), (0, "dead"), (2, "dead"), (3, "retry")])
+def test_the_message_says_how_often_it_is_tried_again(max_retries, kind):
+    msg = message(count=3)
+    own = replace(msg, envelope=msg.envelope.copied(max_retries=max_retries))
+
+    assert rules().for_error(own, error(), FIRST, 1_000).kind == kind
+
+
+def test_a_message_with_more_retries_than_the_policy_is_no_poison_before_them():
+    msg = message(count=5)
+    own = replace(msg, envelope=msg.envelope.copied(max_retries=4))
+
+    assert rules().for_poison(own, FIRST, 1_000) is None
+    assert rules().for_poison(msg, FIRST, 1_000).kind == "dead"

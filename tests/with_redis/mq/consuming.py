@@ -42,6 +42,10 @@ class RunningConsumer:
         return self._thread.is_alive()
 
     @property
+    def thread_name(self) -> str:
+        return self._thread.name
+
+    @property
     def name(self) -> str:
         return self.consumer.config.consumer_name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import deque
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ class LossyProxy:
         self._server = (parts.hostname, parts.port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self._to_lose: bytes | None = None
+        self._to_lose: deque[bytes] = deque()
         #: How many replies were lost.
         self.lost = 0
         self._sockets: list[socket.socket] = [self._listener]
@@ -24,7 +25,11 @@ class LossyProxy:
 
     def lose_reply_to(self, request: bytes) -> None:
         """Lose the reply to the next request that contains these bytes."""
-        self._to_lose = request
+        self.lose_replies_to(request)
+
+    def lose_replies_to(self, *requests: bytes) -> None:
+        """Lose the replies to the next requests that contain these bytes, in this order."""
+        self._to_lose = deque(requests)
 
     def __enter__(self) -> LossyProxy:
         self._begin(self._accept)
@@ -57,9 +62,9 @@ class LossyProxy:
         replies.start()
         with suppress(OSError):
             while request := client.recv(1 << 20):
-                is_lost = self._to_lose is not None and self._to_lose in request
+                is_lost = bool(self._to_lose) and self._to_lose[0] in request
                 if is_lost:
-                    self._to_lose = None
+                    self._to_lose.popleft()
                     client.shutdown(socket.SHUT_RDWR)
                 server.sendall(request)
                 self.lost += is_lost

@@ -9,10 +9,10 @@ import pytest
 import redis
 
 from conquiet import QueueError
-from conquiet.mq import DeadLetters, Envelope, RetryPolicy, TopicError, Topics
+from conquiet.mq import DeadLetter, DeadLetters, Envelope, RetryPolicy, TopicError, Topics
 from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import NOW_MS, Hand
-from tests.with_redis.mq.consuming import GROUP, Seen, quick, wait_until_finished
+from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, pending, quick, wait_until_finished
 
 
 class OutOfStockError(Exception):
@@ -300,6 +300,22 @@ def test_a_redis_failure_is_a_queue_error(topic, letters):
         assert isinstance(caught.value.__cause__, redis.ResponseError)
 
 
+def test_a_letter_of_a_partition_that_came_later_goes_back_to_it(topic, topics, letters, producer, client):
+    grown = topics.grow(topic.name, 2)
+    producer.send(topic.name, {"n": 2}, partition=1)
+    Hand(grown, 1).give_up()
+
+    assert letters.replay_all().replayed == 1
+    assert client.xlen(grown.keys.stream(1)) == 2
+
+
+def test_the_letters_of_a_topic_that_was_deleted_are_refused_and_not_told_as_none(topic, topics, letters):
+    topics.delete(topic.name)
+
+    with pytest.raises(TopicError, match="was deleted"):
+        letters.count()
+
+
 def test_letters_of_a_legacy_topic_are_found(client, stream):
     client.xadd(stream, {"data": '{"n": 1}'})
     topic = Topics(client).open(stream)
@@ -312,3 +328,37 @@ def test_letters_of_a_legacy_topic_are_found(client, stream):
     (msg,) = hand.read()
     assert (msg.payload, msg.attempt) == ({"n": 1}, 1)
     client.delete(stream)
+
+
+def test_a_message_whose_dead_letter_cannot_be_written_stays_pending(topic, send, start, client):
+    ids = send(2)
+    client.set(topic.keys.dead_letters(0), "not a stream")
+
+    running = start(topic, lambda msg: DeadLetter("never"), config=quick(max_outage_s=0.5))
+    running.join()
+
+    assert isinstance(running.error, QueueError)
+    assert sorted(pending(topic)) == ids
+    client.delete(topic.keys.dead_letters(0))
+    start(topic, lambda msg: DeadLetter("never"), config=quick(retry=RetryPolicy(max_attempts=99)))
+    wait_until_finished(topic)
+    assert sorted(letter["originalMessageId"] for letter in dead_letters(topic)) == ids
+
+
+def test_a_replayed_message_has_all_its_attempts_again(topic, send, letters, start):
+    send(1)
+    attempts: list[int] = []
+
+    def fail_five_times(msg):
+        attempts.append(msg.attempt)
+        if len(attempts) <= 5:
+            raise OutOfStockError
+
+    start(topic, fail_five_times)
+    eventually(lambda: letters.count() == 1)
+
+    letters.replay_all()
+
+    wait_until_finished(topic)
+    assert attempts == [1, 2, 3, 1, 2, 3]
+    assert letters.count() == 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from conquiet.mq import MqAdmin, TopicError
+from conquiet.mq import MqAdmin, Retry, TopicError
 from conquiet.mq.leases import LeaseStore
+from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import Hand
-from tests.with_redis.mq.consuming import GROUP, pending
+from tests.with_redis.mq.consuming import GROUP, pending, quick
 
 
 @pytest.fixture
@@ -123,6 +124,47 @@ def test_a_group_with_pending_messages_is_deleted_only_by_force(topic, send, adm
     assert len(kept) == 2
     assert client.xinfo_groups(topic.keys.stream(0)) == []
     assert not client.exists(topic.keys.lease(GROUP, 0))
+
+
+def test_a_group_that_is_kept_is_kept_in_every_partition(wide, producer, admin):
+    for partition in wide.partitions:
+        producer.send(wide.name, {}, partition=partition)
+    hands = [Hand(wide, partition) for partition in wide.partitions]
+    for hand in hands:
+        messages = hand.read()
+        hand.finish(messages if hand.leased.partition < 2 else [])
+
+    with pytest.raises(TopicError, match="1 messages of partition 2 are pending"):
+        admin.delete_group(wide.name, GROUP)
+
+    (stats,) = admin.groups(wide.name)
+    assert [partition.pending for partition in stats.partitions] == [0, 0, 1, 1]
+    assert all(partition.last_delivered_id for partition in stats.partitions)
+
+
+def test_a_group_whose_messages_wait_as_copies_is_deleted_only_by_force(
+    topic, send, admin, producer, start, client
+):
+    send(3)
+    producer.send(topic.name, {}, delay_ms=60_000)
+    later = quick(retry_mode="requeue")
+    groups = ("send", "send-2")
+    running = [start(topic, lambda _: Retry(60_000), group=group, config=later) for group in groups]
+    eventually(lambda: client.zcard(topic.keys.delayed(0)) == 7)
+    for consumer in running:
+        consumer.stop()
+
+    with pytest.raises(TopicError, match="3 messages wait as copies for their retry"):
+        admin.delete_group(topic.name, "send")
+    kept = client.zcard(topic.keys.delayed(0))
+    admin.delete_group(topic.name, "send", force=True)
+
+    assert kept == 7
+    names = [name.decode() for name in client.zrange(topic.keys.delayed(0), 0, -1)]
+    assert sum(name.startswith("send-2:") for name in names) == 3
+    assert sorted(names) == sorted(map(bytes.decode, client.hkeys(topic.keys.delayed_items(0))))
+    assert len(names) == 4
+    assert [stats.group for stats in admin.groups(topic.name)] == ["send-2"]
 
 
 def test_a_group_with_live_members_is_not_deleted(topic, admin):

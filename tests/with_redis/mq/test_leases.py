@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 import redis
@@ -37,8 +38,8 @@ class LeaseModel(RuleBasedStateMachine):
         self.now = 1_000_000
         self.store = LeaseStore(self.topic, GROUP, now_ms=lambda: self.now)
         self.owner: tuple[str, int] | None = None
-        #: The last handle of each lease: a second `acquire` of one's own lease replaces the first one's.
-        self.newest: dict[Lease, LeasedPartition] = {}
+        #: The handle of each lease that was ever acquired.
+        self.handles: dict[Lease, LeasedPartition] = {}
         self.expires_at = 0
         self.epoch = 0
         self.unread: list[str] = []
@@ -46,7 +47,7 @@ class LeaseModel(RuleBasedStateMachine):
         self.client.xgroup_create(self.topic.keys.stream(0), GROUP, "0-0", mkstream=True)
 
     def handle(self, lease: Lease) -> LeasedPartition:
-        return self.newest.get(lease) or LeasedPartition(self.topic, GROUP, lease, self.store)
+        return self.handles.get(lease) or LeasedPartition(self.topic, GROUP, lease, self.store)
 
     def is_valid(self, lease: Lease) -> bool:
         return self.owner == (lease.owner, lease.epoch) and self.now < self.expires_at
@@ -70,13 +71,16 @@ class LeaseModel(RuleBasedStateMachine):
         if lease is None:
             # What somebody would have who did not listen.
             return Lease(0, name, self.epoch)
-        if is_free:
-            assert lease.epoch > self.epoch
-            self.epoch = lease.epoch
-        assert lease.epoch == self.epoch
+        assert lease.epoch > self.epoch
+        self.epoch = lease.epoch
         self.owner, self.expires_at = (name, lease.epoch), self.now + TTL_MS
-        self.newest[lease] = LeasedPartition(self.topic, GROUP, lease, self.store)
+        self.handles[lease] = LeasedPartition(self.topic, GROUP, lease, self.store)
         return lease
+
+    @rule(name=owner_names)
+    def acquire_by_another_process(self, name):
+        if self.owner is not None and self.now < self.expires_at:
+            assert LeaseStore(self.topic, GROUP, now_ms=lambda: self.now).acquire(0, name, TTL_MS) is None
 
     @rule(lease=held)
     def renew(self, lease):
@@ -126,14 +130,16 @@ class LeaseModel(RuleBasedStateMachine):
         assert [msg.id for msg in taken] == sorted(self.pending)
         for msg in taken:
             assert msg.delivery_count == self.pending[msg.id][1] + 1
-            self.pending[msg.id] = (lease.owner, msg.delivery_count)
+            # Taking counts nothing; the message is shown as it will be once it has begun.
+            self.pending[msg.id] = (lease.owner, msg.delivery_count - 1)
 
-    @rule(lease=held, kind=st.sampled_from(["ack", "hand_back", "dead"]))
+    @rule(lease=held, kind=st.sampled_from(["ack", "hand_back", "dead", "begin"]))
     def settle(self, lease, kind):
         if not self.pending:
             return
         entry_id, (consumer, count) = next(iter(self.pending.items()))
-        settlement = Settlement(kind, entry_id, count, "{}" if kind == "dead" else "")
+        first = {"dead": "{}", "hand_back": max(0, count - 1)}.get(kind, "")
+        settlement = Settlement(kind, entry_id, count, first)
         if not self.is_valid(lease):
             with pytest.raises(LeaseLostError):
                 self.handle(lease).settle_and_read([settlement], 0)
@@ -144,8 +150,9 @@ class LeaseModel(RuleBasedStateMachine):
         assert effects == [consumer == lease.owner]
         if effects == [True]:
             del self.pending[entry_id]
-            if kind == "hand_back":
-                self.pending = {entry_id: (consumer, max(0, count - 1)), **self.pending}
+            if kind in ("hand_back", "begin"):
+                new_count = count + 1 if kind == "begin" else max(0, count - 1)
+                self.pending = {entry_id: (consumer, new_count), **self.pending}
 
     @rule(lease=held)
     def settle_with_an_old_count(self, lease):
@@ -218,6 +225,96 @@ def test_an_expired_owner_can_do_nothing(topic, store, clock, send):
     assert pending(topic) == {batch.messages[0].id: ("anna", 1)}
 
 
+def test_in_a_batch_of_every_kind_only_what_others_have_taken_is_refused(topic, store, send, client):
+    send(20)
+    partition = LeasedPartition(topic, GROUP, store.acquire(0, "anna", TTL_MS), store)
+    partition.create_group()
+    ids = [msg.id for msg in partition.settle_and_read([], 20)[1].messages]
+    # By another consumer, and by another delivery to the same one.
+    client.xclaim(topic.keys.stream(0), GROUP, "thief", 0, ids[2:5])
+    client.xclaim(topic.keys.stream(0), GROUP, "anna", 0, ids[6:9])
+    kinds = [
+        Settlement("ack", "", 1),
+        Settlement("dead", "", 1, "{}"),
+        Settlement("retry", "", 1, 9_999, "{}"),
+    ]
+    settlements = [replace(kinds[n % 3], entry_id=entry_id) for n, entry_id in enumerate(ids)]
+    settlements[7] = Settlement("ack", ids[7], 2)
+
+    effects, _ = partition.settle_and_read(settlements, 0)
+
+    refused = {2, 3, 4, 6, 8}
+    assert effects == [number not in refused for number in range(20)]
+    assert set(pending(topic)) == {
+        ids[number] for number in range(20) if number % 3 == 2 or number in refused
+    }
+
+
+@pytest.mark.parametrize("others", [0, 5])
+def test_one_call_settles_an_entry_once(topic, store, send, client, others):
+    send(1 + others)
+    partition = LeasedPartition(topic, GROUP, store.acquire(0, "anna", TTL_MS), store)
+    partition.create_group()
+    entry_id, *rest = [msg.id for msg in partition.settle_and_read([], 10)[1].messages]
+    settlements = [
+        Settlement("dead", entry_id, 1, "{}"),
+        *(Settlement("dead", other, 1, "{}") for other in rest),
+        Settlement("ack", entry_id, 1),
+        Settlement("retry", entry_id, 1, 10, "{}"),
+    ]
+
+    effects, _ = partition.settle_and_read(settlements, 0)
+
+    assert effects == [False, *[True] * others, True, False]
+    assert client.xlen(topic.keys.dead_letters(0)) == others
+    assert client.zcard(topic.keys.waiting(GROUP, 0)) == 0
+    assert pending(topic) == {}
+
+
+@pytest.mark.parametrize("broken", ["waiting", "failures", "delayed", "delayed_items", "dead_letters"])
+def test_a_key_of_another_type_is_an_error_that_changes_nothing(topic, store, send, client, broken):
+    send(4)
+    partition = LeasedPartition(topic, GROUP, store.acquire(0, "anna", TTL_MS), store)
+    partition.create_group()
+    ids = [msg.id for msg in partition.settle_and_read([], 4)[1].messages]
+    keys = topic.keys
+    of_group = {"waiting": keys.waiting, "failures": keys.failures}
+    key = of_group[broken](GROUP, 0) if broken in of_group else getattr(keys, broken)(0)
+    client.set(key, "of another type")
+    settlements = [
+        Settlement("ack", ids[0], 1),
+        Settlement("dead", ids[1], 1, "{}"),
+        Settlement("retry", ids[2], 1, 60_000, "{}"),
+        Settlement("requeue", ids[3], 1, 60_000, "0:{}"),
+    ]
+
+    for _ in range(2):
+        with pytest.raises(QueueError, match="WRONGTYPE"):
+            partition.settle_and_read(settlements, 0)
+
+    assert list(pending(topic)) == ids
+    client.delete(key)
+    assert partition.settle_and_read(settlements, 0)[0] == [True] * 4
+    assert client.xlen(keys.dead_letters(0)) == client.zcard(keys.delayed(0)) == 1
+
+
+def test_who_may_not_ack_writes_no_dead_letter(topic, store, send, client, server_url):
+    send(1)
+    partition = LeasedPartition(topic, GROUP, store.acquire(0, "anna", TTL_MS), store)
+    partition.create_group()
+    (msg,) = partition.settle_and_read([], 1)[1].messages
+    client.execute_command("ACL", "SETUSER", "no-acks", "on", ">secret", "~*", "&*", "+@all", "-xack")
+
+    with redis.Redis.from_url(server_url.replace("redis://", "redis://no-acks:secret@")) as restricted:
+        limited = replace(topic, client=restricted)
+        of_limited = LeasedPartition(limited, GROUP, store.acquire(0, "anna", TTL_MS), store)
+        with pytest.raises(QueueError):
+            of_limited.settle_and_read([Settlement("dead", msg.id, 1, "{}")], 0)
+
+    assert client.xlen(topic.keys.dead_letters(0)) == 0
+    assert list(pending(topic)) == [msg.id]
+
+
 def test_an_old_epoch_of_the_same_owner_can_do_nothing(topic, store, clock):
     old = store.acquire(0, "anna", TTL_MS)
     clock.now += TTL_MS
@@ -227,6 +324,26 @@ def test_an_old_epoch_of_the_same_owner_can_do_nothing(topic, store, clock):
     assert not store.renew(old, TTL_MS)
     assert not store.release(old)
     assert store.renew(new, TTL_MS)
+
+
+def test_a_release_that_comes_late_does_not_end_what_the_owner_acquired_since(topic, store):
+    old = store.acquire(0, "anna", TTL_MS)
+    # The reply to its release was lost, and the request is still on its way.
+    new = store.acquire(0, "anna", TTL_MS)
+
+    assert not store.release(old)
+    assert store.renew(new, TTL_MS)
+    assert store.acquire(0, "ben", TTL_MS) is None
+
+
+def test_another_process_with_the_same_name_is_somebody_else(topic, store, clock):
+    lease = store.acquire(0, "anna", TTL_MS)
+    other = LeaseStore(topic, GROUP, now_ms=clock)
+
+    assert other.acquire(0, "anna", TTL_MS) is None
+    assert store.renew(lease, TTL_MS)
+    assert other.acquire(0, "anna", TTL_MS, replaces=["anna"]) is not None
+    assert not store.renew(lease, TTL_MS)
 
 
 def test_epochs_rise_even_when_the_lease_key_is_gone(topic, store, client):
@@ -270,6 +387,16 @@ def test_renewing_does_not_take_back_what_somebody_else_has_taken(topic, store, 
     assert pending(topic) == {msg.id: ("thief", 2)}
 
 
+def test_a_lease_is_renewed_although_its_stream_is_gone(topic, store, send, client):
+    send(1)
+    partition = LeasedPartition(topic, GROUP, store.acquire(0, "anna", TTL_MS), store)
+    partition.create_group()
+    _, batch = partition.settle_and_read([], 1)
+    client.delete(topic.keys.stream(0))
+
+    assert store.renew(partition.lease, TTL_MS, [(batch.messages[0].id, 1)])
+
+
 def test_whatever_is_asked_of_a_server_that_is_away_is_a_queue_error():
     with open_client("redis://127.0.0.1:1") as away:
         topic = Topic(client=away, name="orders", partition_count=1, layout="plain")
@@ -280,7 +407,7 @@ def test_whatever_is_asked_of_a_server_that_is_away_is_a_queue_error():
             lambda: store.acquire(0, "anna", TTL_MS),
             lambda: partition.take_over(None, 10),
             lambda: partition.wait_for_new("0-0", 1),
-            partition.last_delivered,
+            lambda: partition.settle_and_read([], 1),
             partition.create_group,
         ):
             with pytest.raises(QueueError):
@@ -308,7 +435,7 @@ def test_a_call_that_the_client_repeats_because_its_reply_was_lost_changes_nothi
     first, second = batch.messages
     partition.settle_and_read([Settlement("retry", first.id, 1, 0, "{}")], 0)
     # As after a reply that was lost: the owner begins again, and its client sends the first call twice.
-    store.acquire(0, "anna", TTL_MS)
+    lease = store.acquire(0, "anna", TTL_MS)
     sent, sent_again = (LeasedPartition(topic, GROUP, lease, store) for _ in range(2))
     calls = {
         "read": lambda of: of.settle_and_read([], 1),

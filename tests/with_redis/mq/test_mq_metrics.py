@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from prometheus_client import REGISTRY
 
-from conquiet.mq import DeadLetter, Retry
+from conquiet.mq import DeadLetter, Message, Retry
 from tests.eventually import eventually
 from tests.with_redis.mq.consuming import GROUP, metric, quick, wait_until_finished
 
@@ -104,3 +106,26 @@ def test_labels_are_bounded(topic, send, start):
         for label in sample.labels
     }
     assert labels <= {"topic", "partition", "group", "result", "le"}
+
+
+def test_consumers_of_one_group_in_one_process_share_their_gauges(wide, producer, start):
+    group = {"topic": wide.name, "group": GROUP}
+    go_on = threading.Event()
+    producer.send_many(wide.name, [Message(payload={"n": n}, partition=n) for n in range(4)])
+
+    def hang(msg):
+        assert go_on.wait(timeout=10)
+
+    config = {"handler_timeout_s": 0.05}
+    first, second = (start(wide, hang, config=quick(**config)) for _ in range(2))
+
+    eventually(lambda: metric("conquiet_mq_handlers_overdue", **group) == 4)
+    go_on.set()
+    eventually(lambda: sorted(len(each.consumer.owned) for each in (first, second)) == [2, 2])
+    eventually(lambda: metric("conquiet_mq_partitions_owned", **group) == 4)
+    first.stop()
+    eventually(lambda: len(second.consumer.owned) == 4)
+    eventually(lambda: metric("conquiet_mq_partitions_owned", **group) == 4)
+    second.stop()
+    assert metric("conquiet_mq_partitions_owned", **group) == 0
+    assert metric("conquiet_mq_handlers_overdue", **group) == 0

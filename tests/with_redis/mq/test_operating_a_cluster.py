@@ -9,10 +9,12 @@ from prometheus_client import CollectorRegistry
 from redis.cluster import RedisCluster
 
 from conquiet import EmbeddedServer
-from conquiet.mq import DeadLetters, MqAdmin, MqCollector, Producer, TopicError, Topics
+from conquiet.mq import DeadLetters, MqAdmin, MqCollector, Producer, Retry, TopicError, Topics
+from conquiet.mq.delayed import move_delayed
 from conquiet.mq.leases import LeaseStore
+from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import Hand
-from tests.with_redis.mq.consuming import GROUP
+from tests.with_redis.mq.consuming import GROUP, quick
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,18 @@ def test_each_letter_goes_back_to_its_own_partition_once(spread, hands):
         assert {msg.payload["n"] % 12 for msg in hand.read()} == {partition}
 
 
+def test_letters_of_partitions_that_came_later_are_found(spread, cluster):
+    letters = DeadLetters(spread)
+    grown = Topics(cluster).grow(spread.name, 14)
+    Producer(cluster).send(spread.name, {"n": 13}, partition=13)
+    Hand(grown, 13).give_up()
+
+    assert letters.count() == 1
+    assert [letter.payload for letter in letters.list().letters] == [{"n": 13}]
+    assert letters.replay_all().replayed == 1
+    assert cluster.xlen(grown.keys.stream(13)) == 2
+
+
 def test_an_id_that_several_partitions_have_must_say_which(spread):
     for partition in (2, 5):
         spread.client.xadd(spread.keys.dead_letters(partition), {"data": "{}"}, id="7-0")
@@ -114,3 +128,55 @@ def test_a_scrape_reads_all_nodes(spread, hands, cluster):
 
     assert registry.get_sample_value("conquiet_mq_up") == 1
     assert registry.get_sample_value("conquiet_mq_dead_letters", {"topic": spread.name}) == 24
+
+
+def test_no_partition_waits_for_the_delayed_messages_of_another(cluster, spread):
+    pipeline = cluster.pipeline()
+    for partition in spread.partitions:
+        for n in range(120):
+            pipeline.hset(spread.keys.delayed_items(partition), f"due-{n}", f"{partition}:{{}}")
+            pipeline.zadd(spread.keys.delayed(partition), {f"due-{n}": 1})
+    pipeline.execute()
+
+    has_more = [move_delayed(spread, budget_s=0)]
+    lengths = {cluster.xlen(spread.keys.stream(partition)) for partition in spread.partitions}
+    has_more.append(move_delayed(spread, budget_s=0))
+
+    assert (has_more, lengths) == ([True, False], {100})
+    assert {cluster.xlen(spread.keys.stream(partition)) for partition in spread.partitions} == {120}
+
+
+def test_a_group_that_is_kept_is_kept_on_every_node(cluster, spread):
+    admin, producer = MqAdmin(cluster), Producer(cluster)
+    for partition in spread.partitions:
+        producer.send(spread.name, {}, partition=partition)
+        hand = Hand(spread, partition)
+        messages = hand.read()
+        hand.finish(messages if partition < 11 else [])
+
+    with pytest.raises(TopicError, match="1 messages of partition 11 are pending"):
+        admin.delete_group(spread.name, GROUP)
+    (kept,) = admin.groups(spread.name)
+    admin.delete_group(spread.name, GROUP, force=True)
+
+    assert all(partition.last_delivered_id for partition in kept.partitions)
+    assert admin.groups(spread.name) == []
+
+
+def test_the_copies_of_a_group_are_found_in_every_partition(cluster, spread, start):
+    admin, producer = MqAdmin(cluster), Producer(cluster)
+    for partition in spread.partitions:
+        producer.send(spread.name, {}, partition=partition)
+    running = start(spread, lambda _: Retry(60_000), config=quick(retry_mode="requeue"))
+
+    def waiting():
+        return sum(cluster.zcard(spread.keys.delayed(partition)) for partition in spread.partitions)
+
+    eventually(lambda: waiting() == 12)
+    running.stop()
+
+    with pytest.raises(TopicError, match="12 messages wait as copies for their retry"):
+        admin.delete_group(spread.name, GROUP)
+    admin.delete_group(spread.name, GROUP, force=True)
+
+    assert waiting() == 0

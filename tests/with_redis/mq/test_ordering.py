@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from conquiet.mq import DeadLetter, Message, Retry, WorkerConfig
+from conquiet.mq import DeadLetter, Message, MqAdmin, Retry, RetryPolicy, WorkerConfig
+from conquiet.mq.settlement import Settlement
 from tests.eventually import eventually
+from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, pending, quick, wait_until_finished
 
 KEYS = ("anna", "ben", "clara")
@@ -124,6 +128,29 @@ def test_strict_order_is_kept_over_a_take_over_while_a_message_waits(topic, send
     assert handler.numbers() == [0, 3, 6, 9]
 
 
+def test_what_is_parked_when_its_group_is_reset_is_handled_once(topic, producer, start, client):
+    producer.send_many(topic.name, [Message(payload={"n": n}, key="anna") for n in range(3)])
+    seen = Seen()
+    is_reset = threading.Event()
+
+    def handle(msg):
+        if not is_reset.is_set():
+            return Retry(delay_ms=1)
+        seen(msg)
+        return DeadLetter("the second time") if seen.numbers().count(msg.payload["n"]) > 1 else None
+
+    config = quick(ordering="strict", lease_ttl_ms=60_000, retry=RetryPolicy(max_attempts=99))
+    start(topic, handle, config=config)
+    eventually(lambda: len(pending(topic)) == 3)
+    MqAdmin(client).reset_group(topic.name, GROUP, "start", dry_run=False)
+    eventually(lambda: client.xinfo_groups(topic.keys.stream(0))[0]["last-delivered-id"] != b"0-0")
+    is_reset.set()
+
+    wait_until_finished(topic)
+    assert seen.numbers() == [0, 1, 2]
+    assert dead_letters(topic) == []
+
+
 def test_strict_order_is_kept_over_a_pause(topic, send_keyed, start):
     send_keyed(9)
     running = None
@@ -143,3 +170,21 @@ def test_strict_order_is_kept_over_a_pause(topic, send_keyed, start):
 
     wait_until_finished(topic)
     assert handler.numbers("anna") == [0, 3, 6]
+
+
+def test_strict_order_is_kept_if_two_of_a_key_wait_and_the_later_one_is_due_first(topic, producer, start):
+    producer.send_many(topic.name, [Message(payload={"n": n}, key="anna") for n in range(3)])
+    # As a consumer without strict ordering leaves them.
+    hand = Hand(topic)
+    waits = [
+        Settlement("retry", msg.id, 1, delay_ms, '{"first_delivered_at_ms": 1}')
+        for msg, delay_ms in zip(hand.read(2), (900, 100), strict=True)
+    ]
+    hand.leased.settle_and_read(waits, 0)
+    hand.let_go()
+    seen = Seen()
+
+    start(topic, seen, config=quick(ordering="strict", lease_ttl_ms=60_000))
+
+    wait_until_finished(topic)
+    assert seen.numbers() == [0, 1, 2]

@@ -199,7 +199,81 @@ def test_a_partition_can_be_read_with_the_plain_queue(topic, producer, server_ur
     assert (msg.id, msg.payload["payload"]) == (entry_id, {"n": 1})
 
 
-def test_without_meta_a_message_goes_to_the_stream_of_that_name(producer, stream, client):
+def test_a_plain_stream_that_is_there_is_sent_to_by_its_name(producer, stream, client):
+    client.xadd(stream, {"data": "{}"})
+
     producer.send(stream, {"n": 1})
 
+    assert client.xlen(stream) == 2
+
+
+def test_a_name_that_is_neither_a_topic_nor_a_stream_is_refused(producer, stream, client):
+    with pytest.raises(TopicError, match="neither a topic nor a stream"):
+        producer.send(stream, {"n": 1})
+    with pytest.raises(TopicError, match="neither a topic nor a stream"):
+        producer.send_many(stream, [{"n": 1}])
+
+    assert not client.exists(stream)
+
+
+def test_a_producer_that_may_create_streams_sends_to_a_new_one(client, stream):
+    Producer(client, create_streams=True).send(stream, {"n": 1})
+
     assert client.xlen(stream) == 1
+
+
+def test_what_was_a_plain_stream_is_sent_to_as_the_topic_that_it_becomes(topics, name, client):
+    producer = Producer(client, create_streams=True)
+    producer.send(name, {"n": 0})
+
+    topic = topics.create(name, 2)
+    producer.send(name, {"n": 1})
+
+    assert (count_of(topic), client.xlen(name)) == (1, 1)
+
+
+def test_a_topic_that_grew_is_soon_used_in_full_without_being_told(topics, topic, producer):
+    producer.send(topic.name, {})
+
+    grown = topics.grow(topic.name, 3)
+
+    eventually(lambda: producer.send(topic.name, {}) and entries(grown, 1) and entries(grown, 2))
+
+
+def test_a_topic_that_grows_while_messages_are_collected_is_used_in_full(topics, topic, producer):
+    def collected():
+        topics.grow(topic.name, 2)
+        yield {"n": 1}
+        yield {"n": 2}
+
+    producer.send_many(topic.name, collected())
+
+    assert [len(entries(topic, partition)) for partition in (0, 1)] == [1, 1]
+
+
+def test_a_topic_that_is_made_anew_with_fewer_partitions_is_soon_known_as_such(topics, wide, producer):
+    producer.send(wide.name, {}, partition=3)
+    topics.delete(wide.name)
+    topics.create(wide.name, 2)
+
+    def is_refused():
+        try:
+            return not producer.send(wide.name, {}, partition=3)
+        except TopicError as error:
+            return "has no partition 3, only 0 to 1" in str(error)
+
+    eventually(is_refused)
+
+
+def test_a_topic_that_was_deleted_is_soon_refused(topics, topic, producer):
+    producer.send(topic.name, {})
+    topics.delete(topic.name)
+
+    def is_refused():
+        try:
+            return not producer.send(topic.name, {})
+        except TopicError as error:
+            return "neither a topic nor a stream" in str(error)
+
+    eventually(is_refused)
+    topic.client.delete(topic.keys.stream(0))

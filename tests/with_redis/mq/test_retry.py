@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import time
+from itertools import pairwise
 
 import pytest
 
-from conquiet.mq import Ack, DeadLetter, Envelope, Retry, RetryPolicy
+from conquiet.mq import Ack, DeadLetter, DeadLetters, Envelope, Message, Retry, RetryPolicy
 from tests.eventually import eventually
 from tests.with_redis.mq.consuming import (
     GROUP,
@@ -211,6 +212,19 @@ def test_a_retry_with_a_delay_that_is_none_does_not_end_the_consumer(topic, send
     assert running.is_running
 
 
+@pytest.mark.parametrize("outcome", [Ack, Retry, DeadLetter])
+def test_an_outcome_that_is_a_class_and_no_instance_is_a_failure_that_says_so(
+    topic, send, start, engine, outcome
+):
+    send(1)
+
+    start(topic, lambda msg, _session: outcome, engine=engine)
+
+    (letter,) = eventually(lambda: dead_letters(topic))
+    assert (letter["errorType"], letter["attempts"]) == ("TypeError", SOON.max_attempts)
+    assert f"handler returned the class {outcome.__name__}" in letter["errorMessage"]
+
+
 MALFORMED = [
     {"data": b"\xff\xfe"},
     {"data": b"not json"},
@@ -223,6 +237,8 @@ MALFORMED = [
     {"data": b'{"schemaVersion": 1, "payload": {}, "headers": [1]}'},
     {"data": b'{"schemaVersion": 1, "payload": {}, "timestamp": "now"}'},
     {"data": b'{"schemaVersion": 1, "payload": {}, "originalMessageId": 5}'},
+    {"data": b'{"schemaVersion": 2, "payload": {"n": 1}}'},
+    {"data": b'{"schemaVersion": 2, "payload": "in another format"}'},
 ]
 
 
@@ -250,29 +266,31 @@ def test_malformed_entries_are_dead_letters_with_their_bytes_and_block_nobody(to
 
 
 #: Valid JSON whose value cannot be written again: a surrogate alone, a number beyond every float.
-UNWRITABLE = [b'{"n": "\\ud800"}', b'{"n": 1e999}', b'{"schemaVersion": 1, "payload": {"n": "\\ud800"}}']
+UNWRITABLE = [
+    b'{"n": "\\ud800"}',
+    b'{"n": 1e999}',
+    b'{"n": NaN}',
+    b'{"schemaVersion": 1, "payload": {"n": "\\ud800"}}',
+]
 
 
 @pytest.mark.parametrize("mode", ["in_place", "requeue"])
 @pytest.mark.parametrize("data", UNWRITABLE)
-def test_a_payload_that_cannot_be_written_again_still_becomes_a_dead_letter(
+def test_a_payload_that_cannot_be_written_again_is_malformed_and_kept_byte_by_byte(
     topic, send, start, client, mode, data
 ):
     entry_id = client.xadd(topic.keys.stream(0), {"data": data}).decode()
     send(1)
     seen = Seen()
 
-    def fail_on_text(msg):
-        seen(msg)
-        if msg.payload["n"] != 0:
-            raise ValueError("no number")
-
-    running = start(topic, fail_on_text, config=quick(retry_mode=mode))
+    running = start(topic, seen, config=quick(retry_mode=mode))
 
     wait_until_finished(topic)
     (letter,) = dead_letters(topic)
-    assert (letter["originalMessageId"], letter["errorType"]) == (entry_id, "ValueError")
-    assert 0 in seen.numbers()
+    assert (letter["originalMessageId"], letter["errorType"]) == (entry_id, "Malformed")
+    ((_, raw),) = letter["fieldsBase64"]
+    assert base64.b64decode(raw) == data
+    assert seen.numbers() == [0]
     assert running.is_running
 
 
@@ -339,3 +357,53 @@ def test_a_waiting_entry_that_somebody_acked_by_hand_is_forgotten(topic, send, s
 
     eventually(lambda: not client.exists(topic.keys.waiting(GROUP, 0), topic.keys.failures(GROUP, 0)))
     assert dead_letters(topic) == []
+
+
+def test_requeued_the_copies_remember_the_first_delivery_and_the_last_delay(topic, send, start):
+    (entry_id,) = send(1)
+    policy = RetryPolicy(max_attempts=4, base_delay_ms=20, max_delay_ms=100_000)
+    seen = Seen()
+
+    def fail(msg):
+        seen(msg)
+        raise ValueError(f"failed at {msg.attempt}")
+
+    start(topic, fail, config=quick(retry_mode="requeue", retry=policy))
+
+    (letter,) = eventually(lambda: dead_letters(topic))
+    kept = [msg.envelope.failure for msg in seen]
+    assert kept[0] is None
+    assert len({failure["first_delivered_at_ms"] for failure in kept[1:]}) == 1
+    assert letter["firstDeliveredAt"] == kept[1]["first_delivered_at_ms"]
+    for before, after in pairwise(kept[1:]):
+        assert 20 <= after["last_delay_ms"] <= 3 * before["last_delay_ms"]
+    assert "failed at 1" in kept[1]["error_message"]
+    (record,) = DeadLetters(topic).list().letters
+    assert (record.original_id, record.error_type) == (entry_id, "ValueError")
+    assert record.replayed(to_all_groups=False).failure is None
+
+
+@pytest.mark.parametrize("mode", ["in_place", "requeue"])
+def test_a_message_may_bring_its_own_number_of_retries(topic, producer, start, mode):
+    producer.send(topic.name, {"n": 0}, max_retries=0)
+    producer.send(topic.name, {"n": 2}, max_retries=2)
+    producer.send_many(topic.name, [Message(payload={"n": 4}, max_retries=4), {"n": 1}])
+    seen = Seen()
+
+    def fail(msg):
+        seen(msg)
+        raise ValueError("never")
+
+    policy = RetryPolicy(max_attempts=2, base_delay_ms=1, max_delay_ms=10)
+    start(topic, fail, config=quick(retry_mode=mode, retry=policy))
+
+    eventually(lambda: len(dead_letters(topic)) == 4)
+    assert {n: seen.numbers().count(n) for n in (0, 1, 2, 4)} == {0: 1, 1: 2, 2: 3, 4: 5}
+    attempts = {letter["envelope"]["payload"]["n"]: letter["attempts"] for letter in dead_letters(topic)}
+    assert attempts == {0: 1, 1: 2, 2: 3, 4: 5}
+
+
+@pytest.mark.parametrize("max_retries", [-1, 1.5, "many", True])
+def test_a_number_of_retries_that_is_none_is_refused(topic, producer, max_retries):
+    with pytest.raises((TypeError, ValueError), match="max_retries"):
+        producer.send(topic.name, {"n": 1}, max_retries=max_retries)

@@ -14,7 +14,7 @@ from conquiet import EmbeddedServer, Inbox
 from conquiet.errors import QueueError
 from conquiet.mq import Message, Producer, RetryPolicy, Topics
 from conquiet.mq.leases import LeaseStore
-from conquiet.mq.scripts import _script
+from conquiet.mq.scripts import script
 from conquiet.queue.connection import open_client
 from tests.conftest import effects
 from tests.eventually import eventually
@@ -153,6 +153,36 @@ def test_a_handler_longer_than_the_lease_is_not_delivered_twice(topic, send, sta
     assert seen.numbers() == [0, 1]
 
 
+def test_two_consumers_with_one_name_do_not_share_a_partition(topic, send, start):
+    ids = send(40)
+    seen = Seen()
+    config = quick(consumer_name="worker-1", lease_ttl_ms=60_000, batch_size=5)
+
+    first, second = start(topic, seen, config=config), start(topic, seen, config=config)
+
+    wait_until_finished(topic)
+    assert seen.ids == ids
+    assert {msg.attempt for msg in seen} == {1}
+    assert sorted(len(running.consumer.owned) for running in (first, second)) == [0, 1]
+
+
+def test_a_lease_that_cannot_be_renewed_does_not_cost_the_others_theirs(wide, start, client):
+    start(wide, Seen(), config=quick(lease_ttl_ms=1_500))
+    eventually(lambda: None not in owners(wide))
+    first, *others = [wide.keys.lease(GROUP, partition) for partition in wide.partitions]
+    before = {lease: client.hgetall(lease) for lease in others}
+
+    client.set(first, "not a lease")
+
+    for lease, was in before.items():
+        eventually(lambda lease=lease, was=was: _end_of(client, lease) > int(was[b"expiresAtMs"]) + 3_000)
+        assert client.hget(lease, "epoch") == was[b"epoch"]
+
+
+def _end_of(client, lease):
+    return int(client.hget(lease, "expiresAtMs") or 0)
+
+
 def steal(topic):
     """Take the lease as if its owner had been silent for long, by a clock that runs ahead."""
     seconds, _ = topic.client.time()
@@ -209,7 +239,8 @@ def test_an_entry_that_was_claimed_meanwhile_is_not_settled(topic, send, start, 
         if len(seen) == 1:
             client.xclaim(topic.keys.stream(0), GROUP, "thief", 0, [msg.id])
 
-    start(topic, lose)
+    # Not a lease that may end meanwhile: its next holder would take the entry from the thief.
+    start(topic, lose, config=quick(lease_ttl_ms=60_000))
 
     eventually(lambda: metric("conquiet_mq_fenced_total", **place(topic)) == 1)
     eventually(lambda: pending(topic) == {ids[0]: ("thief", 2)})
@@ -255,7 +286,7 @@ def test_a_server_that_dies_and_comes_back_loses_nothing(durable, name, start, e
 def test_messages_whose_delivery_was_lost_in_the_network_are_handled_soon_and_in_order(
     server_url, topic, send, start
 ):
-    _, digest = _script("settle_and_read")
+    digest = script("settle_and_read").digest
     with LossyProxy(server_url) as proxy, redis.Redis(port=proxy.port) as lossy:
         seen = Seen()
         running = start(Topics(lossy).open(topic.name), seen)

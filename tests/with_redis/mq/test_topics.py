@@ -8,10 +8,10 @@ import pytest
 import redis
 
 from conquiet.errors import QueueError, TopicError
-from conquiet.mq import Retry, TopicPolicies, Topics
+from conquiet.mq import MqAdmin, Retry, TopicPolicies, Topics
 from conquiet.queue.connection import open_client
 from tests.eventually import eventually
-from tests.with_redis.mq.consuming import GROUP, dead_letters, quick
+from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, quick
 from tests.with_redis.mq.proxy import LossyProxy
 
 
@@ -166,3 +166,25 @@ def test_a_topic_that_is_created_while_replies_are_lost_is_created_once(server_u
 
         assert Topics(lossy).create(name, 2).partition_count == 2
         assert proxy.lost == 1
+
+
+def test_deleting_a_topic_leaves_nothing_of_groups_that_are_gone(topics, wide, producer, start, client):
+    producer.send_many(wide.name, [{"n": n} for n in range(8)])
+    start(wide, Seen()).stop()
+    MqAdmin(client).delete_group(wide.name, GROUP, force=True)
+    assert client.exists(wide.keys.epoch(GROUP, 0))
+
+    topics.delete(wide.name)
+
+    assert keys_of(client, wide.name) == set()
+
+
+def test_a_topic_is_deleted_although_somebody_made_other_things_of_its_keys(topics, wide, producer, client):
+    producer.send(wide.name, {"n": 0}, partition=0)
+    client.set(wide.keys.stream(1), "not a stream")
+    client.set(wide.keys.groups(0), "not a set")
+    client.sadd(wide.keys.dead_letters(0), "not a stream")
+
+    topics.delete(wide.name)
+
+    assert keys_of(client, wide.name) == set()

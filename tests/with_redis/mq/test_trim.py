@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conquiet import QueueError
-from conquiet.mq import MqAdmin, TopicError, TopicPolicies
+from conquiet.mq import MqAdmin, TopicError, TopicPolicies, Topics
+from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import Hand
+from tests.with_redis.mq.consuming import GROUP, Seen, metric
 
 
 @pytest.fixture
@@ -76,6 +78,19 @@ def test_an_entry_that_is_pending_stays_although_later_ones_were_acked_first(top
     admin.trim(topic.name, retention_length=0)
 
     assert kept() == ids[2:]
+
+
+def test_what_a_group_is_given_again_after_a_reset_stays_although_a_later_entry_is_pending(
+    topic, send, admin
+):
+    ids = send(10)
+    hand = Hand(topic)
+    hand.finish(hand.read()[:9])
+    admin.reset_group(topic.name, GROUP, ids[4], dry_run=False)
+
+    admin.trim(topic.name, retention_length=0)
+
+    assert [msg.id for msg in hand.read()] == ids[4:]
 
 
 def test_a_partition_where_a_group_of_the_topic_has_not_begun_is_left_alone(wide, producer, admin):
@@ -169,3 +184,71 @@ def test_a_partition_that_nobody_sent_to_is_not_created(wide, admin, client):
 def test_a_redis_failure_is_a_queue_error(broken, admin):
     with pytest.raises(QueueError, match="WRONGTYPE"):
         admin.trim(broken.name, retention_length=0)
+
+
+@pytest.fixture
+def trimmed(topics, name):
+    """A topic whose consumers keep ten entries, and look once a second."""
+    return topics.create(f"{name}-trimmed", 1, TopicPolicies(retention_length=10, trim_every_s=1))
+
+
+def test_consumers_trim_by_the_policy_and_only_what_every_group_has_finished(
+    trimmed, producer, start, client
+):
+    ids = producer.send_many(trimmed.name, [{"n": n} for n in range(100)])
+    stream = trimmed.keys.stream(0)
+    slow = Hand(trimmed, group="shipping", owner="slow")
+    slow.finish(slow.read(30))
+    held = slow.read(5)
+    start(trimmed, Seen())
+
+    eventually(lambda: client.xlen(stream) == 70)
+    slow.finish(held[1:])
+    removed = metric("conquiet_mq_trimmed_total", topic=trimmed.name, partition="0")
+    assert (removed, client.xrange(stream, count=1)[0][0].decode()) == (30, ids[30])
+    slow.finish(held[:1])
+
+    eventually(lambda: client.xrange(stream, count=1)[0][0].decode() == ids[34])
+    slow.finish(slow.read(100))
+    eventually(lambda: client.xlen(stream) == 10)
+    assert client.xrange(stream, count=1)[0][0].decode() == ids[90]
+
+
+def test_a_topic_without_a_policy_that_says_so_is_never_trimmed_by_consumers(
+    topic, topics, name, trimmed, producer, start, client
+):
+    by_hand = topics.create(f"{name}-by-hand", 1, TopicPolicies(retention_length=1))
+    for each in (topic, by_hand, trimmed):
+        producer.send_many(each.name, [{"n": n} for n in range(50)])
+        start(each, Seen())
+
+    for _ in range(2):
+        eventually(lambda: client.xlen(trimmed.keys.stream(0)) == 10)
+        producer.send_many(trimmed.name, [{"n": n} for n in range(20)])
+    eventually(lambda: client.xlen(trimmed.keys.stream(0)) == 10)
+
+    assert [client.xlen(each.keys.stream(0)) for each in (topic, by_hand)] == [50, 50]
+
+
+def test_a_topic_that_cannot_be_trimmed_is_consumed_all_the_same(
+    trimmed, producer, start, client, server_url, caplog
+):
+    client.execute_command("ACL", "SETUSER", "no-trim", "on", ">secret", "~*", "&*", "+@all", "-xtrim")
+    url = server_url.replace("redis://", "redis://no-trim:secret@")
+    seen = Seen()
+
+    with type(client).from_url(url) as restricted:
+        running = start(Topics(restricted).open(trimmed.name), seen)
+        producer.send_many(trimmed.name, [{"n": n} for n in range(30)])
+        eventually(lambda: "could not be trimmed" in caplog.text)
+        producer.send_many(trimmed.name, [{"n": n} for n in range(30, 60)])
+        eventually(lambda: len(seen) == 60)
+        running.stop()
+
+    client.execute_command("ACL", "DELUSER", "no-trim")
+    assert client.xlen(trimmed.keys.stream(0)) == 60
+
+
+def test_a_policy_that_trims_must_say_what_it_keeps():
+    with pytest.raises(ValueError, match="trim_every_s needs"):
+        TopicPolicies(trim_every_s=60)

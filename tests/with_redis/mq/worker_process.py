@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from conquiet.mq import PartitionConsumer, Topics
+from conquiet.mq import PartitionConsumer, RetryPolicy, Topics
 from conquiet.queue.connection import open_client
 from tests.with_redis.mq.consuming import GROUP, quick
 
@@ -38,4 +38,6 @@ def hang_at_last(msg) -> None:
 
 if __name__ == "__main__":
     settings = json.loads(sys.argv[4])
+    if "max_attempts" in settings:
+        settings["retry"] = RetryPolicy(max_attempts=settings.pop("max_attempts"))
     PartitionConsumer(topic, GROUP, globals()[sys.argv[3]], config=quick(**settings)).run()

@@ -1,17 +1,23 @@
--- Acquires a free or expired lease, or extends the caller's own.
+-- Acquires a lease that is free, expired, or held by the caller itself. Whoever acquires begins a new epoch: what is
+-- still on its way from an earlier holding, as a late release, is not of this one.
 --
--- KEYS[1] the lease   KEYS[2] the epoch counter
--- ARGV[1] the owner   ARGV[2] time to live, ms   ARGV[3] now, ms, or ''
+-- KEYS[1] the lease   KEYS[2] the epoch counter   KEYS[3] the groups that ever owned the partition
+-- ARGV[1] the owner   ARGV[2] time to live, ms   ARGV[3] now, ms, or ''   ARGV[4] the group
+-- ARGV[5] the instance: another one with the same owner's name is somebody else
+-- ARGV[6…] owners that are known to be dead: what they hold counts as free
 --
--- Returns the epoch, or false if somebody else holds the lease.
+-- Returns {the lease, the instance, the epoch, or false if somebody else holds the lease}.
 
-local owner, now = ARGV[1], now_ms(ARGV[3])
-local held = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'expiresAtMs')
-local is_held = held[1] and tonumber(held[3]) > now
-if is_held and held[1] ~= owner then return false end
-local epoch = is_held and held[2] or tostring(redis.call('INCR', KEYS[2]))
-if not is_held then redis.call('HSET', KEYS[1], 'owner', owner, 'epoch', epoch, 'acquiredAtMs', now) end
-redis.call('HSET', KEYS[1], 'expiresAtMs', now + ARGV[2], 'turn', 0)
+local owner, now, instance = ARGV[1], now_ms(ARGV[3]), ARGV[5]
+local held = redis.call('HMGET', KEYS[1], 'owner', 'instance', 'expiresAtMs')
+local is_held = held[1] and tonumber(held[3]) > now and not (held[1] == owner and held[2] == instance)
+for i = 6, #ARGV do is_held = is_held and held[1] ~= ARGV[i] end
+if is_held then return {KEYS[1], instance, false} end
+-- Before the counter, which has no end of its own: whoever deletes the topic finds it by this.
+redis.call('SADD', KEYS[3], ARGV[4])
+local epoch = redis.call('INCR', KEYS[2])
+redis.call('HSET', KEYS[1], 'owner', owner, 'instance', instance, 'epoch', epoch, 'acquiredAtMs', now,
+  'expiresAtMs', now + ARGV[2], 'turn', 0)
 -- Only to clean up: whether it is held is said by expiresAtMs.
 redis.call('PEXPIRE', KEYS[1], ARGV[2] * 2)
-return tonumber(epoch)
+return {KEYS[1], instance, epoch}

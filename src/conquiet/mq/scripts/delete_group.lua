@@ -1,13 +1,20 @@
--- Deletes a group from one partition, with its lease, retries and failures, unless that would lose messages.
+-- Deletes a group from partitions, with its leases, retries and failures, unless that would lose messages.
 --
--- KEYS[1] the stream   KEYS[2] the lease   KEYS[3] the waiting set   KEYS[4] the failures
--- ARGV[1] the group   ARGV[2] '1' to delete it even if something is pending
+-- KEYS for each partition: the stream, the lease, the waiting set, the failures
+-- ARGV[1] the group   ARGV[2] 'look' to only look, 'delete' to delete it, 'force' even if something is pending
 --
--- Returns how many entries were pending; if any were and it was not forced, nothing is deleted.
+-- Returns how many entries are pending in each partition; with 'delete' and any of them above 0, nothing is deleted.
 
-local pending = redis.call('XPENDING', KEYS[1], ARGV[1])[1]
-if pending > 0 and ARGV[2] ~= '1' then return pending end
-redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])
--- The epoch stays: a worker that slept through this must not meet its own number again.
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+local group, pending, is_finished = ARGV[1], {}, true
+for i = 1, #KEYS, 4 do
+  local number = redis.call('XPENDING', KEYS[i], group)[1]
+  pending[#pending + 1] = number
+  is_finished = is_finished and number == 0
+end
+if ARGV[2] == 'look' or (ARGV[2] == 'delete' and not is_finished) then return pending end
+for i = 1, #KEYS, 4 do
+  redis.call('XGROUP', 'DESTROY', KEYS[i], group)
+  -- The epoch stays: a worker that slept through this must not meet its own number again.
+  redis.call('DEL', KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])
+end
 return pending

@@ -1,5 +1,5 @@
 -- Stands before every script of the MQ: the server's clock, and whether the caller still owns the partition.
--- A lease is a hash: owner, epoch, expiresAtMs, turn. An expired lease is nobody's, even if the key is still there.
+-- A lease is a hash: owner, instance, epoch, expiresAtMs, turn. An expired lease is nobody's, even if the key is still there.
 
 -- Redis before 7 needs this: TIME and XPENDING are not deterministic, and what follows writes.
 if redis.replicate_commands then redis.replicate_commands() end
@@ -22,6 +22,18 @@ local function is_repeated(lease, turn)
   return redis.call('HGET', lease, 'turn') ~= turn
 end
 
+-- Replies begin with what they answer. An interrupt may leave a connection with a reply that nobody has read, and whoever
+-- gets it next must not take it for its own: entries of two partitions often have the same ids.
+local function answer(state, ...)
+  return {KEYS[1], ARGV[2], ARGV[5], state, ...}
+end
+
+-- Of a script whose ARGV begins with owner, epoch, now, group and turn: the answer that ends it, or nil to go on.
+local function refusal(now)
+  if not owns(KEYS[1], ARGV[1], ARGV[2], now) then return answer('lost') end
+  if is_repeated(KEYS[1], ARGV[5]) then return answer('repeated') end
+end
+
 local function end_turn(lease)
   redis.call('HINCRBY', lease, 'turn', 1)
 end
@@ -33,15 +45,14 @@ local function holds(stream, group, owner, id, count)
 end
 
 -- Claims one pending entry and returns {id, fields, delivery count, last failure or ''}; nil if the stream no longer
--- has it.
-local function claim(stream, group, owner, id, failures)
-  local entry = redis.call('XCLAIM', stream, group, owner, 0, id)[1]
+-- has it. The count stays as it is: what is taken up is counted when its handler begins.
+local function claim(stream, group, owner, id, count, failures)
+  local entry = redis.call('XCLAIM', stream, group, owner, 0, id, 'RETRYCOUNT', count)[1]
   if not entry then
     -- Redis 7 has forgotten a deleted entry by now, 6.2 would keep it pending for ever.
     redis.call('XACK', stream, group, id)
     redis.call('HDEL', failures, id)
     return nil
   end
-  local count = redis.call('XPENDING', stream, group, id, id, 1)[1][4]
   return {entry[1], entry[2], count, redis.call('HGET', failures, id) or ''}
 end

@@ -3,7 +3,7 @@
 -- KEYS[1] the members
 -- ARGV[1] the member   ARGV[2] time to live, ms; 0 to leave   ARGV[3] now, ms, or ''
 --
--- Returns the live members.
+-- Returns {the members, the member, the live ones}.
 
 local now, ttl = now_ms(ARGV[3]), tonumber(ARGV[2])
 if ttl > 0 then
@@ -13,4 +13,4 @@ else
   redis.call('ZREM', KEYS[1], ARGV[1])
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-return redis.call('ZRANGE', KEYS[1], 0, -1)
+return {KEYS[1], ARGV[1], redis.call('ZRANGE', KEYS[1], 0, -1)}

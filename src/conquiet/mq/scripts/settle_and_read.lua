@@ -3,44 +3,84 @@
 -- KEYS[1] the lease   KEYS[2] the stream   KEYS[3] the waiting set   KEYS[4] the failures
 -- KEYS[5] the dead letters   KEYS[6] the delayed set   KEYS[7] the delayed items
 -- ARGV[1] the owner   ARGV[2] the epoch   ARGV[3] now, ms, or ''   ARGV[4] the group   ARGV[5] the turn
--- ARGV[6] how many to read   ARGV[7…] five for each message to settle: what, entry id, delivery count, and two more:
+-- ARGV[6] how many to read   ARGV[7] how many to ack that were delivered once   ARGV[8…] their entry ids
+-- then five for each other message to settle: what, entry id, delivery count, and two more:
 --   'ack'        '', ''
 --   'retry'      delay in ms, failure as JSON       stays pending and waits for its time
 --   'requeue'    delay in ms, item as JSON          a copy is added later, this one is acked
 --   'dead'       dead letter as JSON, ''            moved to the dead letters
---   'hand_back'  '', ''                             not begun: delivery count as before, free for others
+--   'hand_back'  delivery count to set, ''          not begun: free for others
+--   'begin'      '', ''                             taken up and about to be handled: delivery count + 1
 --
--- Returns false if the lease is lost, 0 if the call is repeated, else {1 or 0 for each settled message, new entries}; 0
--- says that the message was no longer the caller's, and nothing was done with it.
+-- Answers 'lost', 'repeated', or 'done' with the numbers of what was refused (from 0, in the order of ARGV), new entries,
+-- and the last entry that the group was given, or '' if new entries came or none were to be read. Refused are messages that
+-- were no longer the caller's, or settled before by the same call, and nothing was done with them. A key of another type
+-- is an error before anything is changed.
 
 local owner, group, now = ARGV[1], ARGV[4], now_ms(ARGV[3])
 local stream = KEYS[2]
-if not owns(KEYS[1], owner, ARGV[2], now) then return false end
-if is_repeated(KEYS[1], ARGV[5]) then return 0 end
+local refused_call = refusal(now)
+if refused_call then return refused_call end
 
--- What the caller holds, for all messages in one look; one that is not in it is looked for by itself.
+-- What the caller holds, for many messages in one look; one that is not in it is looked for by itself.
 local held = {}
-if #ARGV >= 7 + 5 * 4 then
-  local last = #ARGV - 3
-  local limit = 2 * math.floor((#ARGV - 6) / 5)
-  for _, pending in ipairs(redis.call('XPENDING', stream, group, ARGV[8], ARGV[last], limit, owner)) do
+local function look(first, last, number)
+  if number < 4 then return end
+  for _, pending in ipairs(redis.call('XPENDING', stream, group, first, last, 2 * number, owner)) do
     held[pending[1]] = pending[4]
   end
 end
 
+-- A script that fails half-way keeps what it has done: what could fail is tried before anything is written.
+local kinds = {[3] = 'zset', [4] = 'hash', [5] = 'stream', [6] = 'zset', [7] = 'hash'}
+local needed = {ack = {4}, retry = {3, 4}, requeue = {4, 6, 7}, dead = {4, 5}}
+local function wrong_key(what)
+  for _, number in ipairs(needed[what] or {}) do
+    local kind = redis.call('TYPE', KEYS[number]).ok
+    if kind ~= 'none' and kind ~= kinds[number] then
+      return 'WRONGTYPE ' .. KEYS[number] .. ' holds a ' .. kind .. ' instead of a ' .. kinds[number]
+    end
+  end
+  -- May the caller ack at all? An entry of this id cannot be.
+  if needed[what] then redis.call('XACK', stream, group, '0-0') end
+end
+
+local last_once, is_checked = 7 + ARGV[7], {}
+for i = last_once + 1, #ARGV, 5 do
+  local problem = not is_checked[ARGV[i]] and wrong_key(ARGV[i])
+  if problem then return redis.error_reply(problem) end
+  is_checked[ARGV[i]] = true
+end
+
+local refused, is_settled = {}, {}
+local function is_held(number, id, count)
+  if not is_settled[id] and (held[id] == tonumber(count) or not held[id] and holds(stream, group, owner, id, count)) then
+    is_settled[id] = true
+    return true
+  end
+  refused[#refused + 1] = number
+  return false
+end
+
 local acked = {}
+look(ARGV[8], ARGV[last_once], last_once - 7)
+for i = 8, last_once do
+  if is_held(i - 8, ARGV[i], 1) then acked[#acked + 1] = ARGV[i] end
+end
+for start = 1, #acked, 500 do
+  redis.call('XACK', stream, group, unpack(acked, start, math.min(start + 499, #acked)))
+end
+
 local function done(id, count)
-  acked[#acked + 1] = id
+  redis.call('XACK', stream, group, id)
   -- Only a message that was delivered before can have failed before.
   if tonumber(count) > 1 then redis.call('HDEL', KEYS[4], id) end
 end
 
-local settled = {}
-for i = 7, #ARGV, 5 do
+look(ARGV[last_once + 2], ARGV[#ARGV - 3], (#ARGV - last_once) / 5)
+for i = last_once + 1, #ARGV, 5 do
   local what, id, count, first, second = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-  local is_held = held[id] == tonumber(count) or (not held[id] and holds(stream, group, owner, id, count))
-  settled[#settled + 1] = is_held and 1 or 0
-  if is_held then
+  if is_held(last_once - 7 + (i - last_once - 1) / 5, id, count) then
     if what == 'ack' then
       done(id, count)
     elseif what == 'retry' then
@@ -56,19 +96,26 @@ for i = 7, #ARGV, 5 do
       redis.call('XADD', KEYS[5], '*', 'data', first)
       done(id, count)
     elseif what == 'hand_back' then
-      redis.call('XCLAIM', stream, group, owner, 0, id, 'TIME', 0, 'RETRYCOUNT', tonumber(count) - 1, 'JUSTID')
+      redis.call('XCLAIM', stream, group, owner, 0, id, 'TIME', 0, 'RETRYCOUNT', first, 'JUSTID')
+    elseif what == 'begin' then
+      redis.call('XCLAIM', stream, group, owner, 0, id, 'RETRYCOUNT', tonumber(count) + 1, 'JUSTID')
     end
   end
 end
 
-for start = 1, #acked, 500 do
-  redis.call('XACK', stream, group, unpack(acked, start, math.min(start + 499, #acked)))
+-- Behind it the caller waits for new entries: asked for here, it needs no round trip of its own.
+local function last_delivered()
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local facts = {}
+    for i = 1, #info, 2 do facts[info[i]] = info[i + 1] end
+    if facts['name'] == group then return facts['last-delivered-id'] end
+  end
 end
 
-local entries = {}
+local entries, last = {}, ''
 if tonumber(ARGV[6]) > 0 then
   local reply = redis.call('XREADGROUP', 'GROUP', group, owner, 'COUNT', ARGV[6], 'STREAMS', stream, '>')
-  if reply then entries = reply[1][2] end
+  if reply then entries = reply[1][2] else last = last_delivered() end
 end
-if #settled + #entries > 0 then end_turn(KEYS[1]) end
-return {settled, entries}
+if #ARGV > 7 or #entries > 0 then end_turn(KEYS[1]) end
+return answer('done', refused, entries, last)

@@ -1,19 +1,19 @@
--- Takes entries whose retry is due; they are delivered again under their own ids.
+-- Takes entries whose retry is due; they come back under their own ids, and are counted when they begin.
 --
 -- KEYS[1] the lease   KEYS[2] the stream   KEYS[3] the waiting set   KEYS[4] the failures
 -- ARGV[1] the owner   ARGV[2] the epoch   ARGV[3] now, ms, or ''   ARGV[4] the group   ARGV[5] the turn
 -- ARGV[6] how many
 --
--- Returns false if the lease is lost, 0 if the call is repeated, else {entries, ms until the next one is due or -1, ids
--- that are gone: acked by hand, or no longer in the stream}.
+-- Answers 'lost', 'repeated', or 'done' with entries, ms until the next one is due or -1, and ids that are gone: acked by
+-- hand, or no longer in the stream.
 
 local owner, group, now = ARGV[1], ARGV[4], now_ms(ARGV[3])
-if not owns(KEYS[1], owner, ARGV[2], now) then return false end
-if is_repeated(KEYS[1], ARGV[5]) then return 0 end
+local refused = refusal(now)
+if refused then return refused end
 local entries, gone = {}, {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, ARGV[6])) do
-  local is_pending = redis.call('XPENDING', KEYS[2], group, id, id, 1)[1]
-  local entry = is_pending and claim(KEYS[2], group, owner, id, KEYS[4])
+  local pending = redis.call('XPENDING', KEYS[2], group, id, id, 1)[1]
+  local entry = pending and claim(KEYS[2], group, owner, id, pending[4], KEYS[4])
   if entry then
     entries[#entries + 1] = entry
   else
@@ -24,4 +24,4 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0
 end
 if #entries + #gone > 0 then end_turn(KEYS[1]) end
 local next_due = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]
-return {entries, next_due and math.max(0, tonumber(next_due) - now) or -1, gone}
+return answer('done', entries, next_due and math.max(0, tonumber(next_due) - now) or -1, gone)

@@ -1,10 +1,10 @@
--- Removes the oldest entries of a stream that every group has finished: below each group's oldest pending entry, or
--- its last delivered one if nothing is pending. A stream that lacks one of the topic's groups is left alone: that
--- group will begin at the stream's beginning.
+-- Removes the oldest entries of a stream that every group has finished: below each group's last delivered entry, and
+-- below its oldest pending one. A stream that lacks one of the topic's groups is left alone: that group will begin at
+-- the stream's beginning.
 --
 -- KEYS[1] the stream
 -- ARGV[1] keep at least so many entries, '' for any   ARGV[2] keep what is not older, ms, '' for any
--- ARGV[3] now, ms, or ''   ARGV[4] remove at most so many   ARGV[5…] the groups of the topic
+-- ARGV[3] now, ms, or ''   ARGV[4] remove at most so many   ARGV[5] '1' to only count   ARGV[6…] the groups of the topic
 --
 -- Returns {removed, 1 if there may be more to remove, groups that the stream lacks}.
 
@@ -29,11 +29,13 @@ for _, info in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   is_here[group['name']] = true
   local oldest = redis.call('XPENDING', KEYS[1], group['name'])[2]
   -- The last delivered entry itself is finished if nothing is pending; it is kept, which costs one entry.
-  local mark = oldest or group['last-delivered-id']
+  local mark = group['last-delivered-id']
+  -- Either may be the smaller one: a group that was reset has pending entries behind its last delivered one.
+  if oldest and is_before(oldest, mark) then mark = oldest end
   if not low or is_before(mark, low) then low = mark end
 end
 local missing = {}
-for i = 5, #ARGV do
+for i = 6, #ARGV do
   if not is_here[ARGV[i]] then missing[#missing + 1] = ARGV[i] end
 end
 if not low or #missing > 0 then return {0, 0, missing} end
@@ -49,5 +51,6 @@ if ARGV[1] ~= '' then limit = math.min(limit, redis.call('XLEN', KEYS[1]) - tonu
 if limit <= 0 then return {0, 0, missing} end
 local entries = redis.call('XRANGE', KEYS[1], '-', '(' .. low, 'COUNT', limit + 1)
 local first_kept = entries[limit + 1]
+if ARGV[5] == '1' then return {math.min(#entries, limit), first_kept and 1 or 0, missing} end
 local removed = redis.call('XTRIM', KEYS[1], 'MINID', '=', first_kept and first_kept[1] or low)
 return {removed, first_kept and 1 or 0, missing}

@@ -1,0 +1,31 @@
+"""Calls for many partitions, of which some servers of a cluster may not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from conquiet.errors import QueueError
+from conquiet.mq.topics import Topic
+from conquiet.queue.connection import is_unanswered, server_of
+
+
+def for_each_partition(topic: Topic, partitions: Iterable[int], call: Callable[[int], None]) -> None:
+    """Call for each partition, also after a failure; one server that does not answer is waited for once.
+
+    Raises:
+        QueueError: the first failure, when all others have had their turn.
+    """
+    failure: QueueError | None = None
+    silent: set[str] = set()
+    for partition in partitions:
+        with topic.visible("look for the server"):
+            server = server_of(topic.client, topic.keys.stream(partition))
+        try:
+            if server not in silent:
+                call(partition)
+        except QueueError as error:
+            failure = failure or error
+            if is_unanswered(error):
+                silent.add(server)
+    if failure is not None:
+        raise failure

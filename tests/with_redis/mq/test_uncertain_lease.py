@@ -1,0 +1,102 @@
+"""A lease that is uncertain by the owner's own clock, and fine by the server's: nothing is given away."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+from sqlalchemy import insert, select
+
+from conquiet.mq import LeaseLostError, RetryPolicy, WorkerConfig
+from conquiet.mq.running import MessageRun
+from conquiet.mq.settlement import SettlementRules
+from conquiet.mq.worker import PartitionWorker
+from tests.conftest import effects
+from tests.with_redis.mq.by_hand import Hand
+from tests.with_redis.mq.consuming import pending
+
+
+@pytest.fixture
+def make_worker(topic, engine):
+    """A worker whose lease nobody renews; its handler gets the worker too."""
+
+    def make(handler):
+        rules = SettlementRules(policy=RetryPolicy(), mode="in_place", consumer="worker-1")
+        run = MessageRun(
+            lambda msg, session: handler(worker, msg, session),
+            rules,
+            engine=engine,
+            inbox=None,
+            check_lease=lambda: worker.check_lease(),
+        )
+        gate = threading.Event()
+        gate.set()
+        worker = PartitionWorker(Hand(topic).leased, run, rules, WorkerConfig(block_ms=10), gate)
+        worker.lease_is_certain_until = math.inf
+        return worker
+
+    return make
+
+
+def write(msg, session):
+    session.execute(insert(effects), {"entry_id": msg.id, "note": ""})
+
+
+def written(engine):
+    with engine.connect() as connection:
+        return list(connection.scalars(select(effects.c.entry_id)))
+
+
+def test_what_was_committed_is_settled_and_what_was_not_begun_is_as_it_was(topic, send, engine, make_worker):
+    ids = send(4)
+
+    class UncertainAfterCommit:
+        """Certain for the checks of two messages, and then no more."""
+
+        checks = 0
+
+        def __gt__(self, _now):
+            self.checks += 1
+            return self.checks <= 4
+
+    worker = make_worker(lambda _worker, msg, session: write(msg, session))
+    worker.lease_is_certain_until = UncertainAfterCommit()
+
+    with pytest.raises(LeaseLostError):
+        worker.work()
+
+    assert written(engine) == ids[:2]
+    assert {entry_id: count for entry_id, (_, count) in pending(topic).items()} == {ids[2]: 0, ids[3]: 0}
+
+
+def test_the_message_at_hand_is_rolled_back_and_those_before_it_are_settled(topic, send, engine, make_worker):
+    ids = send(4)
+
+    def lose_certainty(worker, msg, session):
+        write(msg, session)
+        if msg.id == ids[2]:
+            worker.lease_is_certain_until = 0.0
+
+    with pytest.raises(LeaseLostError):
+        make_worker(lose_certainty).work()
+
+    assert written(engine) == ids[:2]
+    assert {entry_id: count for entry_id, (_, count) in pending(topic).items()} == {ids[2]: 1, ids[3]: 0}
+
+
+def test_a_lease_that_the_server_gave_to_another_changes_nothing(topic, send, engine, make_worker, client):
+    ids = send(3)
+
+    def lose_it(worker, msg, session):
+        write(msg, session)
+        if msg.id == ids[1]:
+            client.delete(topic.keys.lease(worker.partition.group, 0))
+            worker.lease_is_certain_until = 0.0
+
+    with pytest.raises(LeaseLostError):
+        make_worker(lose_it).work()
+
+    assert written(engine) == ids[:1]
+    assert {count for _, count in pending(topic).values()} == {1}
+    assert list(pending(topic)) == ids
