@@ -1,0 +1,1 @@
+"""The command `conquiet`: arguments to calls, no logic."""

@@ -1,0 +1,5 @@
+"""`python -m conquiet.cli`."""
+
+from conquiet.cli.main import main
+
+main()

@@ -1,0 +1,35 @@
+"""Handlers that the tests name on the command line."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from conquiet.mq import DeadLetter
+
+
+def accept(msg, session):
+    """Handles everything."""
+
+
+def accept_alone(msg):
+    """Handles everything, without a database."""
+
+
+def refuse_three(msg, session):
+    """Fails on the message with n = 3, and tells a URL with a password in its error."""
+    if msg.payload["n"] == 3:
+        raise ValueError("no three for redis://worker:tr0ub4dor@db.internal")
+
+
+def give_up(msg):
+    """Makes a dead letter of everything."""
+    return DeadLetter("given up")
+
+
+def slow(msg, session):
+    """Says that it began, and takes a while."""
+    with Path(os.environ["BEGUN_FILE"]).open("a") as file:
+        file.write(f"{msg.payload['n']}\n")
+    time.sleep(0.3)

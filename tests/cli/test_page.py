@@ -1,0 +1,83 @@
+"""docs/cli.md: every console command runs, with the exit codes and JSON shapes that the page tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conquiet import EmbeddedServer
+from conquiet.cli.exits import ExitCode
+from tests.cli.processes import ended, running
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+BLOCKS = re.findall(r"^```(console|bash|json)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ (?P<line>.*?)(?:\s+# (?:exit (?P<code>\d+)|(?P<runs>until Ctrl-C)|.*))?$")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A private server, and the page's handlers in the current directory."""
+    handlers = re.search(r"^```python\n# handlers.py\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[1]
+    (tmp_path / "handlers.py").write_text(handlers)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    with EmbeddedServer() as server:
+        monkeypatch.setenv("CONQUIET_REDIS_URL", server.url)
+        yield tmp_path
+
+
+def run_line(line: str, place: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=place,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def run_until_ctrl_c(line: str) -> int:
+    with running(*line.split()[1:]) as process:
+        assert process.stdout.readline()
+        return ended(process, signal.SIGINT)[0]
+
+
+def shape(value: object) -> object:
+    """Keys all the way down; of a list, its first element."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in sorted(value.items())}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [shape(value[0])]
+    return None
+
+
+def test_every_command_of_the_page_ends_as_the_page_says_and_prints_what_it_shows(place):
+    ran = None
+    commands = 0
+    for kind, text in BLOCKS:
+        if kind == "json":
+            printed = json.loads(ran.stdout.splitlines()[-1] if ran.stdout else ran.stderr)
+            assert shape(printed) == shape(json.loads(text)), ran.args
+            continue
+        for match in filter(None, map(COMMAND.match, text.splitlines())):
+            commands += 1
+            if match["runs"]:
+                assert run_until_ctrl_c(match["line"]) == 0, match["line"]
+                continue
+            ran = run_line(match["line"], place)
+            assert ran.returncode == int(match["code"] or 0), (match["line"], ran.stdout, ran.stderr)
+    assert commands > 40
+
+
+def test_the_table_of_exit_codes_is_complete():
+    table = PAGE.partition("## Exit codes")[2].partition("## JSON")[0]
+
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == set(map(int, ExitCode))
