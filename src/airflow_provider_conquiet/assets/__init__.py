@@ -1,0 +1,1 @@
+"""Streams as assets: `redis+stream://host:port/stream`."""

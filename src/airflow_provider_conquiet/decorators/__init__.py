@@ -1,0 +1,1 @@
+"""`@task.drain` and `@task.enqueue`."""

@@ -1,0 +1,79 @@
+"""`@task.drain`: the decorated function is the handler of a drain."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+
+from airflow_provider_conquiet.operators.drain import DrainOperator
+from airflow_provider_conquiet.operators.handling import Handler
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class DrainDecoratedOperator(DecoratedOperator, DrainOperator):
+    """A DrainOperator whose handler is the decorated function.
+
+    Its first two parameters are the message and the session; any others get what the task was called with,
+    or the context's values of their names.
+    """
+
+    template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *DrainOperator.template_fields)
+    template_fields_renderers: ClassVar[dict[str, str]] = {**DecoratedOperator.template_fields_renderers}
+    custom_operator_name = "@task.drain"
+
+    def __init__(
+        self,
+        *,
+        python_callable: Handler,
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.function = python_callable
+        super().__init__(
+            python_callable=_without_message_and_session(python_callable),
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            kwargs_to_upstream={"handler": python_callable},
+            **kwargs,
+        )
+
+    def loaded_handler(self, context: Context) -> Handler:
+        """The decorated function, with all but the message and the session filled in."""
+        names = inspect.signature(self.python_callable).parameters
+        given = {**dict(zip(names, self.op_args, strict=False)), **self.op_kwargs}
+        from_context = {name: context[name] for name in names if name in context}  # type: ignore[literal-required]
+        return partial(self.function, **{**from_context, **given})
+
+
+def drain_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """Make a drain of a stream, or of a topic's partition, whose handler is the decorated function."""
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=DrainDecoratedOperator,
+        **kwargs,
+    )
+
+
+def _without_message_and_session(function: Handler) -> Handler:
+    # Airflow binds the arguments of the task when the DAG is read; these two come with each message.
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    if len(parameters) < 2:
+        raise TypeError(f"a handler is called as handler(msg, session): {function!r} takes {signature}")
+
+    @wraps(function)
+    def handler(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    handler.__signature__ = signature.replace(parameters=parameters[2:])  # type: ignore[attr-defined]
+    return handler

@@ -1,0 +1,102 @@
+"""What Airflow is told of this provider; read at start-up, so nothing here is imported before it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_PACKAGE = "airflow_provider_conquiet"
+_NAME = "conquiet"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's registration, found through the entry point `apache_airflow_provider`."""
+    return {
+        # Airflow refuses to start if this is not the distribution's name.
+        "package-name": "conquiet",
+        "name": "Redis Streams (conquiet)",
+        "description": "Redis Streams queues where one message is one database transaction.",
+        "integrations": [
+            {
+                "integration-name": _NAME,
+                "external-doc-url": "https://redis.io/docs/latest/develop/data-types/streams/",
+                "tags": ["service"],
+            }
+        ],
+        "hooks": [_modules("hooks.redis_streams")],
+        "operators": [
+            _modules(
+                "operators.claim_stale",
+                "operators.consumers",
+                "operators.dead_letters",
+                "operators.drain",
+                "operators.enqueue",
+                "operators.spark",
+                "operators.trim",
+            )
+        ],
+        "sensors": [_modules("sensors.backlog", "sensors.drain", "sensors.message")],
+        "triggers": [_modules("triggers.backlog", "triggers.message")],
+        "task-decorators": [
+            {"name": "drain", "class-name": f"{_PACKAGE}.decorators.drain.drain_task"},
+            {"name": "enqueue", "class-name": f"{_PACKAGE}.decorators.enqueue.enqueue_task"},
+        ],
+        "queues": [f"{_PACKAGE}.queues.redis_stream.RedisStreamMessageQueueProvider"],
+        "plugins": [{"name": _NAME, "plugin-class": f"{_PACKAGE}.plugins.conquiet.ConquietPlugin"}],
+        "asset-uris": [
+            {
+                "schemes": ["redis+stream"],
+                "handler": f"{_PACKAGE}.assets.redis_stream.sanitize_uri",
+                "factory": f"{_PACKAGE}.assets.redis_stream.create_asset",
+                "to_openlineage_converter": (f"{_PACKAGE}.assets.redis_stream.convert_asset_to_openlineage"),
+            }
+        ],
+        "connection-types": [_CONNECTION_TYPE],
+    }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": _NAME, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}
+
+
+def _text(label: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
+
+
+_CONNECTION_TYPE: dict[str, Any] = {
+    "connection-type": "redis_streams",
+    "hook-class-name": f"{_PACKAGE}.hooks.redis_streams.RedisStreamsHook",
+    "hook-name": "Redis Streams (conquiet)",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "extra"],
+        "relabeling": {"login": "ACL user"},
+        "placeholders": {"host": "redis.example.com, or a,b,c for sentinels", "port": "6379"},
+    },
+    "conn-fields": {
+        "db": {
+            "label": "Redis database",
+            "description": "Its number; a cluster has only 0.",
+            "schema": {"type": ["integer", "null"], "default": 0},
+        },
+        "tls": {
+            "label": "TLS",
+            "description": "Whether the server is reached by TLS.",
+            "schema": {"type": ["boolean", "null"], "default": False},
+        },
+        "mode": _text(
+            "Mode",
+            "How the server is reached.",
+            enum=["standalone", "cluster", "sentinel"],
+            default="standalone",
+        ),
+        "service": _text("Sentinel service", "The master's name; for mode sentinel."),
+        "sentinel_password": _text("Sentinel password", "If sentinels ask for one.", format="password"),
+        "ca_path": _text("CA file", "Path of the certificate authority's file on the workers; for TLS."),
+        "cert_path": _text("Certificate file", "Path on the workers, if the server asks for one; for TLS."),
+        "key_path": _text("Key file", "Path on the workers, of the certificate's key; for TLS."),
+        "db_url": _text(
+            "Application database",
+            "SQLAlchemy URL of the database that handlers write to; never Airflow's own.",
+            format="password",
+        ),
+    },
+}

@@ -1,0 +1,1 @@
+"""How Airflow reaches the queues: connection, clients, database."""

@@ -1,0 +1,1 @@
+"""Tasks over streams: enqueue, drain, recover, replay, trim, prune."""

@@ -1,0 +1,214 @@
+"""SparkPublishOperator: a job of `conquiet.spark.jobs`, submitted without a secret on its command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import quote
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    mask_secret,
+)
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from airflow_provider_conquiet.attempts import TaskTry
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.refusals import refused_at_once
+from airflow_provider_conquiet.reports import Report, tell_assets
+from conquiet.spark.jobs import (
+    DATABASE_URL_VARIABLE,
+    REDIS_URL_VARIABLE,
+    ExitCode,
+    JobError,
+    application_of,
+    arguments_of,
+    check_arguments,
+)
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class SparkPublishOperator(SparkSubmitOperator):
+    """Submits a job that publishes rows to a topic, and returns its report; a retry publishes nothing twice.
+
+    The job reads its secrets from a file that only this task's user can read and that is gone afterwards;
+    with `deploy_mode="cluster"` spark-submit ships it to the driver. The arguments of `SparkSubmitOperator`,
+    but for `application` and `application_args`, and:
+
+    Args:
+        job: "publish", or "aggregate".
+        options: of the job, by their names in its command line: `{"table": "orders", "in": "database"}`.
+        to_topic, to_stream: where the messages go.
+        dedupe_id: names the write instead of the task instance.
+        is_deduped: `False` publishes on every try.
+        secrets: "none" if the driver has its secrets by other means, as from a Kubernetes secret.
+        redis_streams_conn_id: a connection of type `redis_streams`; its `db_url` is the job's database.
+    """
+
+    template_fields: Sequence[str] = (
+        *SparkSubmitOperator.template_fields,
+        "options",
+        "to_topic",
+        "to_stream",
+        "dedupe_id",
+        "redis_streams_conn_id",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"options": "json"}
+    ui_color = "#f5e3d0"
+
+    def __init__(
+        self,
+        *,
+        job: Literal["publish", "aggregate"] = "publish",
+        options: Mapping[str, Any] | None = None,
+        to_topic: str | None = None,
+        to_stream: str | None = None,
+        dedupe_id: str | None = None,
+        is_deduped: bool = True,
+        secrets: Literal["file", "none"] = "file",
+        conn_id: str = "spark_default",
+        deploy_mode: str | None = None,
+        redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        for name in ("application", "application_args"):
+            if name in kwargs:
+                raise ValueError(f"the job is the application; {name} is not for the user to say")
+        kwargs.setdefault("name", f"conquiet-{job}")
+        super().__init__(application=application_of(job), conn_id=conn_id, deploy_mode=deploy_mode, **kwargs)
+        self.job = job
+        self.options = dict(options or {})
+        self.to_topic = to_topic
+        self.to_stream = to_stream
+        self.dedupe_id = dedupe_id
+        self.is_deduped = is_deduped
+        self.secrets = secrets
+        self.spark_conn_id = conn_id
+        self.deploy_mode = deploy_mode
+        self.redis_streams_conn_id = redis_streams_conn_id
+        if "{{" not in json.dumps([self.options, to_topic, to_stream], default=str):
+            check_arguments(job, self._job_arguments())
+
+    def execute(self, context: Context) -> Report:  # type: ignore[override]  # it returns nothing there
+        """Submit the job, wait for its end, and return what it told."""
+        report_key = f"conquiet:spark:report:{TaskTry.of_context(context).task_instance}"
+        with RedisStreamsHook(self.redis_streams_conn_id) as hook, self._secrets_file(hook) as secrets:
+            with _mistakes_end_the_task():
+                self._prepare(context, report_key, secrets)
+            try:
+                super().execute(context)
+            except Exception as error:
+                raise _explained(error, _take_report(hook, report_key)) from error
+            report = _take_report(hook, report_key)
+            if report is None:
+                raise AirflowException(f"the job ended and left no report in {report_key!r}")
+            place = str(self.to_topic or self.to_stream)
+            hook.record_output(place)
+            tell_assets(context, self.outlets, hook.asset_uri(place), report)
+            return report
+
+    def _prepare(self, context: Context, report_key: str, secrets: Path | None) -> None:
+        options: dict[str, Any] = {"report": f"stream:{report_key}", "dedupe_id": self._dedupe_id(context)}
+        if secrets is not None:
+            options["secrets"] = secrets
+            if self._is_cluster_mode():
+                self.files = ",".join(filter(None, [self.files, str(secrets)]))
+        self.application_args = self._job_arguments() + arguments_of(options)
+        check_arguments(self.job, self.application_args)
+
+    def _job_arguments(self) -> list[str]:
+        return arguments_of(self.options | {"to_topic": self.to_topic, "to_stream": self.to_stream})
+
+    def _dedupe_id(self, context: Context) -> str | None:
+        if not self.is_deduped:
+            return None
+        return self.dedupe_id or f"airflow:{TaskTry.of_context(context).task_instance}"
+
+    def _is_cluster_mode(self) -> bool:
+        mode = self.deploy_mode
+        if mode is None:
+            try:
+                mode = RedisStreamsHook.get_connection(self.spark_conn_id).extra_dejson.get("deploy-mode")
+            except AirflowNotFoundException:
+                # The Spark provider goes on without it too.
+                mode = None
+        return mode == "cluster"
+
+    @contextmanager
+    def _secrets_file(self, hook: RedisStreamsHook) -> Iterator[Path | None]:
+        if self.secrets == "none":
+            yield None
+            return
+        with refused_at_once():
+            values = _secrets_of(hook)
+        # Not by `env_vars`: on YARN and Kubernetes the Spark provider puts those on the command line.
+        with tempfile.TemporaryDirectory(prefix="conquiet-spark-") as directory:
+            path = Path(directory) / f"{Path(directory).name}.json"
+            with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w") as file:
+                json.dump(values, file)
+            yield path
+
+
+def _secrets_of(hook: RedisStreamsHook) -> dict[str, str]:
+    server, values = hook.server, {REDIS_URL_VARIABLE: hook.url}
+    if server.password:
+        # As it stands in the URL; Airflow masks it only as it was entered.
+        mask_secret(quote(server.password, safe=""))
+    db_url = RedisStreamsHook.get_connection(hook.redis_streams_conn_id).extra_dejson.get("db_url")
+    if db_url:
+        values[DATABASE_URL_VARIABLE] = str(db_url)
+        _mask_password_of(str(db_url))
+    return values
+
+
+def _mask_password_of(db_url: str) -> None:
+    try:
+        password = make_url(db_url).password
+    except ArgumentError:
+        return
+    if password:
+        mask_secret(str(password))
+        mask_secret(quote(str(password), safe=""))
+
+
+def _take_report(hook: RedisStreamsHook, key: str) -> Report | None:
+    client = hook.get_conn()
+    # The last one: an earlier try whose worker died may have left one too.
+    entries: Any = client.xrevrange(key, count=1)
+    client.delete(key)
+    if not entries:
+        return None
+    fields = {_text(name): _text(value) for name, value in entries[0][1].items()}
+    report: Report = json.loads(fields["data"])
+    return report
+
+
+def _explained(error: Exception, report: Report | None) -> Exception:
+    if report is None or "error" not in report:
+        return error
+    if ExitCode(report["exit_code"]).is_mistake:
+        return AirflowFailException(f"{report['error']} (a retry would fail in the same way)")
+    return AirflowException(report["error"])
+
+
+@contextmanager
+def _mistakes_end_the_task() -> Iterator[None]:
+    try:
+        yield
+    except JobError as error:
+        raise AirflowFailException(f"{error} (a retry would fail in the same way)") from error
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,77 @@
+"""TrimOperator: removes old entries, never one that some group has not finished."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.refusals import refused_at_once, whole_number
+from airflow_provider_conquiet.reports import Report
+from conquiet.mq import MqAdmin
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class TrimOperator(BaseOperator):
+    """Trims a stream or every partition of a topic to what the retention keeps.
+
+    Args:
+        stream, topic: one of both.
+        retention_length: entries to keep in each stream.
+        retention_ms: age below which entries are kept; without both, the topic's own policy counts.
+        redis_streams_conn_id: a connection of type `redis_streams`.
+    """
+
+    template_fields: Sequence[str] = (
+        "stream",
+        "topic",
+        "retention_length",
+        "retention_ms",
+        "redis_streams_conn_id",
+    )
+    ui_color = "#ebe3dc"
+
+    def __init__(
+        self,
+        *,
+        stream: str | None = None,
+        topic: str | None = None,
+        retention_length: int | str | None = None,
+        retention_ms: int | str | None = None,
+        redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if (stream is None) == (topic is None):
+            raise ValueError(f"task {self.task_id!r} trims a stream or a topic; got {stream!r} and {topic!r}")
+        self.stream = stream
+        self.topic = topic
+        self.retention_length = retention_length
+        self.retention_ms = retention_ms
+        self.redis_streams_conn_id = redis_streams_conn_id
+
+    def execute(self, context: Context) -> Report:
+        """Trim, and return how many entries went, in sum and by partition."""
+        name = str(self.topic or self.stream)
+        with refused_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
+            keep: dict[str, Any] = {
+                field: whole_number(field, getattr(self, field))
+                for field in ("retention_length", "retention_ms")
+                if getattr(self, field) is not None
+            }
+            trims = MqAdmin(hook.get_conn()).trim(name, **keep)
+        for trim in trims:
+            if trim.missing_groups:
+                self.log.warning(
+                    "nothing was removed from partition %s of %r: groups %s have not begun there",
+                    *(trim.partition, name, list(trim.missing_groups)),
+                )
+        return {
+            "name": name,
+            "removed": sum(trim.removed for trim in trims),
+            "removed_by_partition": {str(trim.partition): trim.removed for trim in trims},
+        }

@@ -1,0 +1,1 @@
+"""What Airflow loads at start-up."""

@@ -1,0 +1,18 @@
+"""RedisStreamMessageQueueProvider: `MessageQueueTrigger(scheme="redis+stream", ...)`."""
+
+from __future__ import annotations
+
+from airflow.providers.common.messaging.providers.base_provider import BaseMessageQueueProvider
+from airflow.triggers.base import BaseEventTrigger
+
+from airflow_provider_conquiet.triggers.message import MessageTrigger
+
+
+class RedisStreamMessageQueueProvider(BaseMessageQueueProvider):
+    """Hands `scheme="redis+stream"` to `MessageTrigger`, which says what the other arguments are."""
+
+    scheme = "redis+stream"
+
+    def trigger_class(self) -> type[BaseEventTrigger]:
+        """The trigger that the arguments go to."""
+        return MessageTrigger

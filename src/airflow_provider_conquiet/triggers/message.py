@@ -1,0 +1,180 @@
+"""MessageTrigger: one event for each message, which is acked after Airflow has stored the event."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.configuration import conf
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
+from airflow_provider_conquiet.triggers.watched_stream import Watch
+from conquiet import QueueMessage, load_handler
+
+try:
+    from airflow.triggers.shared_stream import reject_shared_stream_event
+except ImportError:  # Airflow before 3.3
+    HAS_ACK_CHANNEL = False
+else:
+    HAS_ACK_CHANNEL = True
+
+if TYPE_CHECKING:
+    from airflow_provider_conquiet.triggers.producer import MessageProducer, Received
+
+log = logging.getLogger(__name__)
+
+#: Events are rows of Airflow's database.
+_MAX_FIELDS_BYTES = 2_048
+
+
+class MessageTrigger(BaseEventTrigger):
+    """Makes an event of each message of a group that is this watcher's alone; the event names it by its id.
+
+    A message is acked after Airflow has stored its event, so none is lost and one may be told of twice; a
+    message that cannot become an event goes to the quarantine. Before Airflow 3.3, which has no way to tell
+    that an event is stored, this is the doorbell: `BacklogTrigger` on the same group, nothing is consumed.
+
+    Args:
+        group: one that nothing else reads; made from the other arguments if it is not given.
+        match: "package.module:function" of a function from payload to bool, quick and without I/O: it runs in
+            the triggerer. What it says no to is acked without an event; what it raises on is refused.
+        fields: names of small payload fields that the event carries; Airflow keeps and shows them.
+        start: where a group begins that is not there yet.
+        max_in_flight: how many messages may wait for Airflow; at most half of its subscriber queue is used.
+        reread_s: how often messages are looked for whose event was not stored.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: str,
+        group: str | None = None,
+        redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
+        match: str | None = None,
+        fields: Sequence[str] = (),
+        start: Literal["beginning", "end"] = "beginning",
+        max_in_flight: int = 256,
+        reread_s: float = 30.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers are typed in part
+        if start not in ("beginning", "end"):
+            raise ValueError(f'start must be "beginning" or "end", got {start!r}')
+        if max_in_flight < 1 or reread_s <= 0:
+            raise ValueError(
+                f"max_in_flight and reread_s must be above 0, got {max_in_flight!r} and {reread_s!r}"
+            )
+        self.stream = stream
+        self.redis_streams_conn_id = redis_streams_conn_id
+        self.match = match
+        self.fields = list(fields)
+        self.start = start
+        self.max_in_flight = max_in_flight
+        self.reread_s = reread_s
+        self._doorbell: BacklogTrigger | None = None
+        self.group = group if group is not None else f"airflow-{self._digest(stream)}"
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class and the arguments that make this trigger again."""
+        return (
+            f"{MessageTrigger.__module__}.{MessageTrigger.__qualname__}",
+            {
+                "stream": self.stream,
+                "group": self.group,
+                "redis_streams_conn_id": self.redis_streams_conn_id,
+                "match": self.match,
+                "fields": self.fields,
+                "start": self.start,
+                "max_in_flight": self.max_in_flight,
+                "reread_s": self.reread_s,
+            },
+        )
+
+    def shared_stream_key(self) -> Hashable | None:
+        """What makes Airflow use its ack channel; no two watchers have the same, so they share nothing."""
+        if not HAS_ACK_CHANNEL:
+            return None
+        return ("conquiet", self.redis_streams_conn_id, self.stream, self.group, self.consumer)
+
+    @property
+    def consumer(self) -> str:
+        """The same wherever and whenever this trigger runs: its pending messages are found under it."""
+        return f"watcher-{self._digest(self.stream, self.group)}"
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> MessageProducer:
+        """The reading and acking half of this trigger, for Airflow's ack channel."""
+        from airflow_provider_conquiet.triggers.producer import MessageProducer
+
+        trigger = cls(**kwargs)
+        watch = Watch(
+            redis_streams_conn_id=trigger.redis_streams_conn_id,
+            stream=trigger.stream,
+            group=trigger.group,
+            consumer=trigger.consumer,
+            from_end=trigger.start == "end",
+            reread_s=trigger.reread_s,
+        )
+        # A subscriber queue that overflows ends its trigger.
+        queue_size = conf.getint("triggerer", "shared_stream_subscriber_queue_size")
+        return MessageProducer(watch, max_in_flight=max(1, min(trigger.max_in_flight, queue_size // 2)))
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        """Make events of messages; never raises for a message's sake, which Airflow would take for a yes."""
+        match = self._matcher()
+        async for received in shared_stream:
+            event = self._event_or_refusal(received, match)
+            if event is not None:
+                yield event
+            # Only now: a trigger that is cancelled at its `yield` does not come here.
+            received.passed += 1
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """The doorbell, where Airflow has no ack channel."""
+        self._doorbell = BacklogTrigger(
+            stream=self.stream, group=self.group, redis_streams_conn_id=self.redis_streams_conn_id
+        )
+        log.warning(
+            "this Airflow cannot tell when an event is stored: ringing for %s, consuming nothing", self.stream
+        )
+        async for event in self._doorbell.run():
+            yield event
+
+    async def cleanup(self) -> None:
+        """Close the doorbell's client; the ack channel closes its own."""
+        if self._doorbell is not None:
+            await self._doorbell.cleanup()
+
+    def _matcher(self) -> Callable[[dict[str, Any]], Any] | None:
+        return None if self.match is None else load_handler(self.match)
+
+    def _event_or_refusal(
+        self, received: Received, match: Callable[[dict[str, Any]], Any] | None
+    ) -> TriggerEvent | None:
+        try:
+            if match is not None and not match(received.msg.payload):
+                return None
+            return TriggerEvent(self._event(received.msg))  # type: ignore[no-untyped-call]
+        except Exception as error:  # noqa: BLE001 -- the message goes to the quarantine with it
+            received.refusal = f"{type(error).__name__}: {error}"[:500]
+            reject_shared_stream_event()
+            return None
+
+    def _event(self, msg: QueueMessage) -> dict[str, Any]:
+        event: dict[str, Any] = {"stream": msg.stream, "group": msg.group, "id": msg.id}
+        if self.fields:
+            carried = {name: msg.payload[name] for name in self.fields if name in msg.payload}
+            size = len(json.dumps(carried))
+            if size > _MAX_FIELDS_BYTES:
+                raise ValueError(f"the fields {self.fields} are {size} bytes, above {_MAX_FIELDS_BYTES}")
+            event["fields"] = carried
+        return event
+
+    def _digest(self, *names: str) -> str:
+        # Not of what may be tuned without becoming another watcher.
+        parts = [*names, self.redis_streams_conn_id, self.match, self.fields]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]

@@ -1,0 +1,132 @@
+"""MessageProducer: Redis Streams behind Airflow's ack channel (Airflow 3.3 and later)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+from redis.exceptions import RedisError
+
+from airflow_provider_conquiet.triggers.backoff import Backoff
+from airflow_provider_conquiet.triggers.watched_stream import Watch, WatchedStream
+from conquiet import ConquietError, QueueMessage
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Received:
+    """One message on its way through Airflow, seen by the producer and by the trigger."""
+
+    msg: QueueMessage
+    #: How many triggers have certainly handed their event over, or decided against one.
+    passed: int = 0
+    #: Why a trigger refused it.
+    refusal: str = ""
+
+
+class MessageProducer(SharedStreamProducer):
+    """Reads messages and acks each one after Airflow has stored its event; lives as long as its watcher.
+
+    What is read and not settled is bounded by `max_in_flight`. A message whose event was not stored stays
+    pending and comes again. Redis may be away: it is waited for, and what could not be settled is kept.
+    """
+
+    def __init__(self, watch: Watch, *, max_in_flight: int) -> None:
+        self._stream = WatchedStream(watch)
+        self._max_in_flight = max_in_flight
+        #: Read and not settled, by id: waiting for their turn, or in flight.
+        self._held: dict[str, Received] = {}
+        self._waiting: deque[Received] = deque()
+        self._unsettled: list[tuple[Received, AdvanceOutcome]] = []
+        self._has_room = asyncio.Event()
+        # Of its own: the loop's threads are few, and shared with every other trigger.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"watch-{watch.stream}")
+
+    async def open_stream(self) -> AsyncIterator[tuple[Received, Received]]:
+        """Yield messages for ever; the second of each pair is the handle for `advance`."""
+        backoff = Backoff()
+        while True:
+            room = await self._room()
+            try:
+                await self._settle_leftovers()
+                if not self._waiting:
+                    self._hold(await self._in_thread(self._stream.take, room))
+            except (ConquietError, RedisError, OSError) as error:
+                wait_s = backoff.next_s()
+                log.warning("%s; trying again in %.0f s", error, wait_s)
+                await self._in_thread(self._stream.close)
+                await asyncio.sleep(wait_s)
+                continue
+            backoff.reset()
+            for _ in range(min(room, len(self._waiting))):
+                received = self._waiting.popleft()
+                yield received, received
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Settle messages that Airflow is done with; never raises for Redis' sake.
+
+        An error here would end the watcher, and with it everything that is in flight.
+        """
+        self._unsettled += [(item.broker_payload, item.outcome) for item in batch]
+        try:
+            await self._settle_leftovers()
+        except (ConquietError, RedisError, OSError) as error:
+            log.warning("%s; %d messages will be settled later", error, len(self._unsettled))
+        self._has_room.set()
+
+    async def aclose(self) -> None:
+        """Close the client and end the thread."""
+        await self._in_thread(self._stream.close)
+        self._thread.shutdown(wait=False)
+
+    async def _room(self) -> int:
+        while (room := self._max_in_flight - len(self._held) + len(self._waiting)) <= 0:
+            self._has_room.clear()
+            await self._has_room.wait()
+        return room
+
+    def _hold(self, messages: Sequence[QueueMessage]) -> None:
+        for msg in messages:
+            if msg.id in self._held:
+                # Delivered again while on its way: its delivery count is another now.
+                self._held[msg.id].msg = msg
+            else:
+                self._held[msg.id] = received = Received(msg)
+                self._waiting.append(received)
+
+    async def _settle_leftovers(self) -> None:
+        settling, self._unsettled = self._unsettled, []
+        try:
+            stored = [received for received, outcome in settling if _is_stored(received, outcome)]
+            if stored:
+                await self._in_thread(self._stream.ack, [received.msg.id for received in stored])
+            for received, outcome in settling:
+                if outcome.rejected:
+                    await self._refuse(received)
+        except BaseException:
+            self._unsettled = settling + self._unsettled
+            raise
+        for received, _ in settling:
+            self._held.pop(received.msg.id, None)
+
+    async def _refuse(self, received: Received) -> None:
+        reason = received.refusal or "the trigger refused it"
+        await self._in_thread(self._stream.quarantine, received.msg, reason)
+
+    async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+
+def _is_stored(received: Received, outcome: AdvanceOutcome) -> bool:
+    # Airflow counts an event as accepted too if the trigger was cancelled while it was being handed over;
+    # only the trigger itself knows that it was.
+    return outcome.is_clean and received.passed >= outcome.acked

@@ -1,0 +1,63 @@
+"""DAGs of the standalone tests: watchers whose events are counted, and a task that is killed in a message."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+
+from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG, Asset, AssetWatcher
+from airflow.utils.session import create_session
+from sqlalchemy import insert, select
+
+from airflow_provider_conquiet.operators.drain import DrainOperator
+from airflow_provider_conquiet.triggers.message import MessageTrigger
+from conquiet import DbSession, QueueMessage
+from tests.conftest import effects
+
+WATCHERS = {
+    "told_of_killed": MessageTrigger(stream="killed", group="told_of_killed"),
+    "told_of_burst": MessageTrigger(stream="burst", group="told_of_burst"),
+    "told_of_burst_too": MessageQueueTrigger(scheme="redis+stream", stream="burst", fields=["order_id"]),
+}
+
+for name, trigger in WATCHERS.items():
+    asset = Asset(name, watchers=[AssetWatcher(name=f"{name}_watcher", trigger=trigger)])
+    # Not paused: Airflow runs no watcher whose DAGs are all paused.
+    with DAG(name, schedule=[asset], max_active_runs=1) as watching:
+        EmptyOperator(task_id="nothing")
+    globals()[name] = watching
+
+
+def bill_and_die_once(msg: QueueMessage, session: DbSession) -> None:
+    """Write the effect; the first delivery of the fatal message does not survive it."""
+    session.execute(insert(effects), {"entry_id": msg.id, "note": str(msg.payload["order_id"])})
+    if msg.payload.get("is_fatal") and msg.delivery_count == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def must_be_refused() -> None:
+    """Ask for Airflow's own database, which a worker must not reach."""
+    try:
+        with create_session() as session:
+            session.execute(select(1))
+    except RuntimeError:
+        return
+    raise AssertionError("a task of this Airflow reaches the metadata database")
+
+
+with DAG("dies_in_a_message", schedule=None) as dies_in_a_message:
+    PythonOperator(task_id="metadata_database_is_refused", python_callable=must_be_refused)
+    DrainOperator(
+        task_id="drain",
+        stream="fatal",
+        group="billing",
+        handler=bill_and_die_once,
+        inbox=True,
+        batch_size=10,
+        retries=1,
+        retry_delay=timedelta(seconds=1),
+    )

@@ -1,0 +1,111 @@
+"""What Airflow knows of the provider: its commands list it, its form has the fields, its names exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import entry_points
+from urllib.parse import urlsplit
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+from airflow_provider_conquiet.assets.redis_stream import create_asset, openlineage_name, sanitize_uri
+from airflow_provider_conquiet.get_provider_info import get_provider_info
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+
+
+def airflow(*arguments: str) -> str:
+    """What the command prints."""
+    command = [sys.executable, "-m", "airflow", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("get", "conquiet"), "conquiet"),
+        (("hooks",), "redis_streams"),
+        (("triggers",), "airflow_provider_conquiet.triggers.backlog"),
+        (("queues",), "airflow_provider_conquiet.queues.redis_stream"),
+        (("behaviours",), "redis_streams"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_airflows_own_commands_show_the_provider(command, name):
+    rows = json.loads(airflow("providers", *command, "--output", "json"))
+
+    assert name in json.dumps(rows)
+
+
+def test_every_module_and_class_that_is_registered_exists():
+    info = get_provider_info()
+
+    for kind in ("hooks", "operators", "sensors", "triggers"):
+        for name in info[kind][0]["python-modules"]:
+            import_module(name)
+    paths = [
+        info["connection-types"][0]["hook-class-name"],
+        *info["queues"],
+        info["plugins"][0]["plugin-class"],
+    ]
+    paths += [decorator["class-name"] for decorator in info["task-decorators"]]
+    uris = info["asset-uris"][0]
+    for path in (*paths, uris["handler"], uris["factory"], uris["to_openlineage_converter"]):
+        module, _, name = path.rpartition(".")
+        assert callable(getattr(import_module(module), name)), path
+
+
+def test_the_plugin_is_found_by_its_entry_point():
+    [plugin] = entry_points(group="airflow.plugins", name="conquiet")
+
+    assert plugin.load().name == "conquiet"
+
+
+def test_the_connection_form_has_the_fields_that_the_hook_reads():
+    form = get_provider_info()["connection-types"][0]
+
+    assert form["connection-type"] == RedisStreamsHook.conn_type
+    assert form["conn-fields"]["db_url"]["schema"]["format"] == "password"
+    assert form["conn-fields"]["mode"]["schema"]["enum"] == ["standalone", "cluster", "sentinel"]
+    assert {"tls", "db", "service"} < set(form["conn-fields"])
+    assert form["ui-field-behaviour"]["relabeling"] == {"login": "ACL user"}
+    assert ProvidersManagerTaskRuntime().hooks["redis_streams"].hook_name == RedisStreamsHook.hook_name
+
+
+@pytest.mark.parametrize(
+    ("given", "uri"),
+    [
+        ("redis+stream://Redis.Example/orders", "redis+stream://redis.example:6379/orders"),
+        ("redis+stream://user:secret@r:7000/orders:eu", "redis+stream://r:7000/orders:eu"),
+        ("redis+stream://[::1]/orders", "redis+stream://[::1]:6379/orders"),
+    ],
+)
+def test_one_stream_has_one_asset_uri(given, uri):
+    assert sanitize_uri(urlsplit(given)).geturl() == uri
+
+
+def test_airflow_sanitizes_the_uris_of_assets():
+    assert Asset("redis+stream://r/orders").uri == "redis+stream://r:6379/orders"
+
+
+@pytest.mark.parametrize("uri", ["redis+stream://r", "redis+stream:///orders", "redis+stream://r/a/b"])
+def test_a_uri_that_names_no_stream_is_refused(uri):
+    with pytest.raises(ValueError, match="stream"):
+        sanitize_uri(urlsplit(uri))
+
+
+def test_the_factory_names_a_stream_whatever_its_letters():
+    asset = create_asset(stream="a/b c", host="r")
+
+    assert asset.uri == "redis+stream://r:6379/a%2Fb%20c"
+
+
+def test_openlineage_knows_a_stream_by_server_and_name():
+    assert openlineage_name(create_asset(stream="a/b", host="r").uri) == ("redis://r:6379", "a/b")

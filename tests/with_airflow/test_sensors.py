@@ -1,0 +1,294 @@
+"""The sensors: two that only look, and one that drains and counts, over reschedules, retries and kills."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
+from sqlalchemy import Engine, select, text
+
+from airflow_provider_conquiet.sensors.backlog import BacklogSensor
+from airflow_provider_conquiet.sensors.drain import DrainSensor
+from airflow_provider_conquiet.sensors.message import MessageSensor
+from conquiet import RedisStreamsQueue
+from conquiet.mq import Producer, Topics
+from tests.conftest import effects
+from tests.with_airflow.conftest import RunDag, states, xcom
+
+pytestmark = pytest.mark.usefixtures("airflow_connection")
+
+
+class StateStore(dict):
+    """The task's own state, as Airflow 3.3 keeps it over reschedules."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = json.loads(json.dumps(value))
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+def context(try_number: int = 1, store: StateStore | None = None) -> Any:
+    names = {"dag_id": "dag", "task_id": "sensor", "run_id": "run-1", "map_index": -1}
+    ti = SimpleNamespace(**names, try_number=try_number, get_first_reschedule_date=lambda _context: None)
+    return {"ti": ti} | ({} if store is None else {"task_state_store": store})
+
+
+def test_the_backlog_sensor_waits_for_lag_and_returns_counts(orders: RedisStreamsQueue, stream: str):
+    sensor = BacklogSensor(task_id="wait", stream=stream, group="billing", min_lag=3)
+    orders.enqueue_many({"secret": "hidden"} for _ in range(2))
+    before = sensor.poke(context())
+    orders.enqueue({"secret": "hidden"})
+    after = sensor.poke(context())
+
+    assert (before.is_done, after.is_done) == (False, True)
+    assert (after.xcom_value["stream"], after.xcom_value["lag"]) == (stream, 3)
+    assert "hidden" not in json.dumps(after.xcom_value)
+
+
+def test_the_backlog_sensor_counts_pending_or_age_where_it_is_asked_to(
+    orders: RedisStreamsQueue, valkey: redis.Redis, stream: str
+):
+    valkey.xadd(stream, {"data": "{}"}, id="1700000000000-0")
+    place = {"stream": stream, "group": "billing"}
+    old = BacklogSensor(task_id="old", **place, min_lag=None, min_age_s=3_600).poke(context())
+    orders.read(1_000)
+    unasked = BacklogSensor(task_id="lag", **place).poke(context())
+    stuck = BacklogSensor(task_id="stuck", **place, min_lag=None, min_pending=1).poke(context())
+
+    assert (old.is_done, unasked.is_done, stuck.is_done) == (True, False, True)
+
+
+def test_the_backlog_sensor_makes_neither_stream_nor_group(valkey: redis.Redis, stream: str):
+    found = BacklogSensor(task_id="wait", stream=stream, group="billing").poke(context())
+
+    assert not found.is_done
+    assert not valkey.exists(stream)
+
+
+def test_the_backlog_sensor_adds_up_the_partitions_of_a_topic(valkey_url: str, stream: str):
+    name = stream.replace(":", "-")
+    with redis.Redis.from_url(valkey_url) as client:
+        Topics(client).create(name, partitions=4)
+        Producer(client).send_many(name, [{"n": n} for n in range(10)])
+    sensor = BacklogSensor(task_id="wait", topic=name, group="billing", min_lag=10)
+
+    found = sensor.poke(context())
+
+    assert found.is_done
+    assert (found.xcom_value["topic"], found.xcom_value["lag"]) == (name, 10)
+
+
+def test_the_backlog_sensor_gives_its_slot_back_between_looks_when_rescheduled(stream: str):
+    sensor = BacklogSensor(task_id="wait", stream=stream, group="billing", mode="reschedule")
+
+    with pytest.raises(AirflowRescheduleException):
+        sensor.execute(context())
+
+
+def test_the_deferrable_backlog_sensor_looks_from_the_triggerer(
+    run_dag: RunDag, orders: RedisStreamsQueue, stream: str
+):
+    with DAG("deferred_sensor", schedule=None) as dag:
+        BacklogSensor(
+            task_id="wait", stream=stream, group="billing", min_lag=2, deferrable=True, poke_interval=0.05
+        )
+    with pytest.raises(TaskDeferred):
+        dag.get_task("wait").execute(context())
+    orders.enqueue_many({"n": n} for n in range(2))
+
+    run = run_dag(dag)
+
+    assert states(run) == {"wait": "success"}
+    assert xcom(run, "wait")["lag"] == 2
+
+
+def test_the_message_sensor_finds_the_first_match_and_consumes_nothing(
+    orders: RedisStreamsQueue, valkey: redis.Redis, stream: str
+):
+    valkey.xadd(stream, {"data": "no json"})
+    valkey.xadd(stream, {"other": "field"})
+    ids = orders.enqueue_many({"state": state, "n": 1} for state in ("open", "ready", "ready"))
+
+    found = MessageSensor(task_id="wait", stream=stream, equals={"state": "ready"}).poke(context())
+
+    assert found.is_done
+    assert found.xcom_value == {"stream": stream, "id": ids[1]}
+    assert orders.backlog_stats().lag == 5
+    assert orders.backlog_stats().pending == 0
+
+
+def test_the_message_sensor_matches_by_a_function_that_is_named(orders: RedisStreamsQueue, stream: str):
+    ids = orders.enqueue_many({"number": n} for n in range(1_200))
+
+    found = MessageSensor(task_id="wait", stream=stream, match=f"{__name__}:is_large").poke(context())
+
+    assert found.xcom_value["id"] == ids[1_100]
+
+
+looked_at: list[int] = []
+
+
+def is_large(payload: dict) -> bool:
+    looked_at.append(payload["number"])
+    return payload["number"] >= 1_100
+
+
+def test_the_message_sensor_looks_at_each_message_once_over_reschedules(
+    orders: RedisStreamsQueue, stream: str
+):
+    store = StateStore()
+    looked_at.clear()
+    for first in (0, 5, 1_100):
+        orders.enqueue_many({"number": n} for n in range(first, first + 5))
+        sensor = MessageSensor(task_id="wait", stream=stream, match=is_large)
+        found = sensor.poke(context(store=store))
+
+    assert found.is_done
+    assert looked_at == [*range(10), 1_100]
+    assert not store
+
+
+def test_the_message_sensor_remembers_in_airflow_where_it_looked(
+    run_dag: RunDag, orders: RedisStreamsQueue, stream: str
+):
+    looked_at.clear()
+    orders.enqueue_many({"number": n} for n in range(5))
+    with DAG("rescheduled_sensor", schedule=None) as dag:
+        wait = {"mode": "reschedule", "poke_interval": 0.1, "timeout": 30}
+        MessageSensor(task_id="wait", stream=stream, match=enqueue_what_is_waited_for(orders), **wait)
+
+    run = run_dag(dag)
+
+    assert states(run) == {"wait": "success"}
+    assert looked_at == [0, 1, 2, 3, 4, 1_100]
+
+
+def enqueue_what_is_waited_for(orders: RedisStreamsQueue) -> Callable[[dict], bool]:
+    def is_large_and_comes_late(payload: dict) -> bool:
+        # The message that matches comes only after the first look is over.
+        if payload["number"] == 4:
+            threading.Timer(0.3, orders.enqueue, [{"number": 1_100}]).start()
+        return is_large(payload)
+
+    return is_large_and_comes_late
+
+
+def test_the_next_try_of_the_message_sensor_looks_from_the_start(orders: RedisStreamsQueue, stream: str):
+    store = StateStore()
+    (entry_id,) = orders.enqueue_many([{"state": "ready"}])
+    MessageSensor(task_id="wait", stream=stream, equals={"state": "redy"}).poke(context(store=store))
+
+    mended = MessageSensor(task_id="wait", stream=stream, equals={"state": "ready"})
+    found = mended.poke(context(try_number=2, store=store))
+
+    assert found.xcom_value["id"] == entry_id
+
+
+def test_the_message_sensor_begins_after_its_start_id(orders: RedisStreamsQueue, stream: str):
+    first, second = orders.enqueue_many([{"state": "ready"}, {"state": "ready"}])
+    sensor = MessageSensor(task_id="wait", stream=stream, equals={"state": "ready"}, start_id=first)
+
+    assert sensor.poke(context()).xcom_value["id"] == second
+
+
+def drain_sensor(stream: str, count: int, **more: Any) -> DrainSensor:
+    settings = {"stream": stream, "group": "billing", "handler": "tests.with_airflow.handlers:record"}
+    return DrainSensor(task_id="wait", **settings, count=count, idle_ms=20, **more)
+
+
+def test_the_drain_sensor_counts_over_pokes_and_takes_no_more_than_it_wants(
+    orders: RedisStreamsQueue, stream: str, notes: Callable[[], list[str]]
+):
+    orders.enqueue_many({"number": n} for n in range(4))
+    first = drain_sensor(stream, 6).poke(context())
+    orders.enqueue_many({"number": n} for n in range(4, 10))
+    second = drain_sensor(stream, 6).poke(context())
+
+    assert (first.is_done, first.xcom_value["handled"]) == (False, 4)
+    assert (second.is_done, second.xcom_value["handled"]) == (True, 6)
+    assert sorted(notes()) == [str(n) for n in range(6)]
+    assert orders.backlog_stats().lag == 4
+
+
+def test_the_drain_sensor_takes_nothing_once_it_is_done(
+    orders: RedisStreamsQueue, stream: str, notes: Callable[[], list[str]]
+):
+    orders.enqueue_many({"number": n} for n in range(10))
+    drain_sensor(stream, 3).poke(context())
+
+    again = drain_sensor(stream, 3).poke(context(try_number=2))
+
+    assert again.is_done
+    assert len(notes()) == 3
+
+
+def test_a_message_that_fails_is_not_counted(
+    orders: RedisStreamsQueue, stream: str, engine: Engine, notes: Callable[[], list[str]]
+):
+    orders.enqueue_many({"number": n} for n in range(5))
+    sensor = DrainSensor(
+        task_id="wait",
+        stream=stream,
+        group="billing",
+        handler="tests.with_airflow.handlers:record_even",
+        count=5,
+        idle_ms=20,
+    )
+
+    found = sensor.poke(context())
+
+    assert found.xcom_value["handled"] == 3 == len(notes())
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT COUNT(*) FROM conquiet_drain_counts")) == 3
+
+
+@pytest.mark.parametrize("moment", ["in_the_handler", "after_the_commit"])
+def test_a_kill_between_any_two_steps_neither_loses_a_count_nor_adds_one(
+    orders: RedisStreamsQueue, stream: str, engine: Engine, moment: str
+):
+    ids = orders.enqueue_many({"number": n} for n in range(10))
+    program = [sys.executable, "-m", "tests.with_airflow.dying_sensor", stream, moment]
+    killed = subprocess.run(program, check=False, timeout=60, cwd=Path(__file__).parents[2])
+    assert killed.returncode == -signal.SIGKILL
+    assert orders.backlog_stats().pending > 0
+
+    found = drain_sensor(stream, 10).poke(context(try_number=2))
+
+    assert (found.is_done, found.xcom_value["handled"]) == (True, 10)
+    with engine.connect() as connection:
+        assert sorted(connection.scalars(select(effects.c.entry_id))) == sorted(ids)
+    assert orders.backlog_stats().pending == 0
+
+
+def test_the_drain_sensor_runs_as_a_task(
+    run_dag: RunDag, orders: RedisStreamsQueue, stream: str, notes: Callable[[], list[str]]
+):
+    orders.enqueue_many({"number": n} for n in range(5))
+    with DAG("draining_sensor", schedule=None) as dag:
+        DrainSensor(
+            task_id="wait",
+            stream=stream,
+            group="billing",
+            handler="tests.with_airflow.handlers:record",
+            count="{{ 2 + 3 }}",
+            idle_ms=20,
+            timeout=timedelta(seconds=20),
+        )
+
+    run = run_dag(dag)
+
+    assert states(run) == {"wait": "success"}
+    assert xcom(run, "wait")["handled"] == 5 == len(notes())
