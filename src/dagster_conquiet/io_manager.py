@@ -1,0 +1,102 @@
+"""RedisStreamIOManager: an asset's rows as the messages of a stream, and back."""
+
+# No `from __future__ import annotations` here: Dagster reads the types of the fields.
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from conquiet.queue import Client, StreamWriter
+from dagster_conquiet.metadata import id_range
+from dagster_conquiet.resources import RedisStreamsResource
+from dagster_conquiet.rows import StoredRows, last_rows, read_rows, remember_rows
+from dagster_conquiet.runs import runs_retried_by
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
+
+
+class RedisStreamIOManager(dg.ConfigurableIOManager):
+    """Publishes the rows of an asset, one message each, and reads the last materialisation's rows back.
+
+    The stream belongs to the asset, or to the partition of the asset. A row is added at least once; a retry
+    of the step, or of its run, adds only what its earlier attempts did not.
+    """
+
+    redis_streams: dg.ResourceDependency[RedisStreamsResource]
+    prefix: str = Field(
+        default="assets", description="The stream of `shop/orders` is `{prefix}:shop:orders`."
+    )
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Publish a list of dicts or a pandas DataFrame."""
+        rows = _rows_of(obj, context)
+        stream = self._stream(context.asset_key, context.partition_key if context.has_partition_key else None)
+        work = f"{_first_run_of(context)}.{context.asset_key.to_user_string()}"
+        with self.redis_streams.connect() as client:
+            ids = StreamWriter(client, stream).enqueue_once(rows, dedupe_id=work)
+            first, last = (ids[0], ids[-1]) if ids else (None, None)
+            remember_rows(client, StoredRows(stream=stream, first_id=first, last_id=last, count=len(ids)))
+        context.add_output_metadata(
+            {"stream": stream, "dagster/row_count": len(ids), **id_range(first, last)}
+        )
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """The rows as a list of dicts, or as a DataFrame where the input is annotated so.
+
+        Of several partitions, a dict with one of these for each partition key.
+
+        Raises:
+            RowsMissingError: some rows are no longer in the stream, or others were written between them.
+        """
+        as_frame = _wants_frame(context)
+        with self.redis_streams.connect() as client:
+            if not context.has_asset_partitions:
+                return self._read(client, context.asset_key, None, as_frame)
+            keys = list(context.asset_partition_keys)
+            read = {key: self._read(client, context.asset_key, key, as_frame) for key in keys}
+        return read[keys[0]] if len(keys) == 1 else read
+
+    def _read(self, client: Client, key: dg.AssetKey, partition: str | None, as_frame: bool) -> Any:
+        rows = read_rows(client, last_rows(client, self._stream(key, partition)))
+        return _frame_of(rows) if as_frame else rows
+
+    def _stream(self, key: dg.AssetKey, partition: str | None) -> str:
+        of_partition = [] if partition is None else [partition]
+        return ":".join([self.prefix, *key.path, *of_partition])
+
+
+def _first_run_of(context: dg.OutputContext) -> str:
+    step = context.step_context
+    return [step.run_id, *runs_retried_by(step.dagster_run, step.instance)][-1]
+
+
+def _rows_of(obj: Any, context: dg.OutputContext) -> list[dict[str, Any]]:
+    if hasattr(obj, "to_dict") and hasattr(obj, "columns"):
+        return _records(obj)
+    rows = list(obj) if isinstance(obj, Iterable) and not isinstance(obj, (str, bytes, Mapping)) else None
+    if rows is None or not all(isinstance(row, dict) for row in rows):
+        raise TypeError(
+            f"asset {context.asset_key.to_user_string()!r} must return a list of dicts or a DataFrame to be "
+            f"published, got {type(obj).__name__}"
+        )
+    return rows
+
+
+def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
+    # A missing value is None in JSON; whatever else JSON cannot carry is refused when it is enqueued.
+    complete = frame.astype(object).where(frame.notna(), None)
+    return [{str(name): value for name, value in row.items()} for row in complete.to_dict("records")]
+
+
+def _wants_frame(context: dg.InputContext) -> bool:
+    wanted = context.dagster_type.typing_type
+    return getattr(wanted, "__name__", "") == "DataFrame" and wanted.__module__.startswith("pandas")
+
+
+def _frame_of(rows: list[dict[str, Any]]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(rows)

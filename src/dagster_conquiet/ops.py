@@ -1,0 +1,72 @@
+"""Ops: enqueue what an earlier op made, drain a stream."""
+
+# No `from __future__ import annotations` here: Dagster reads the config's type, which is made on the spot.
+
+from typing import Any
+
+import dagster as dg
+
+from conquiet.consume import DrainReport
+from conquiet.queue import StreamWriter
+from dagster_conquiet.attempts import attempt_of
+from dagster_conquiet.config import with_defaults
+from dagster_conquiet.draining import drain_in_step, redis_of
+from dagster_conquiet.metadata import id_range
+from dagster_conquiet.specs import DrainSpec
+
+
+def build_enqueue_op(spec: DrainSpec, *, name: str | None = None, **options: Any) -> dg.OpDefinition:
+    """An op that adds its input `payloads`, a list of dicts, to the stream and returns how many.
+
+    Each payload is added once, however often the step or its run is retried. `options` are those of `@op`.
+    """
+
+    @dg.op(
+        name=name or f"enqueue__{spec.name}",
+        required_resource_keys={spec.resources.redis},
+        ins={"payloads": dg.In(list[dict[str, Any]])},
+        out=dg.Out(int),
+        **options,
+    )
+    def enqueue(context: dg.OpExecutionContext, payloads: list[dict[str, Any]]) -> dg.Output[int]:
+        attempt = attempt_of(context)
+        with redis_of(context, spec.resources).connect() as client:
+            ids = StreamWriter(client, spec.stream).enqueue_once(payloads, dedupe_id=attempt.work_id)
+        metadata = {"enqueued": dg.MetadataValue.int(len(ids)), **id_range(*_ends(ids))}
+        return dg.Output(len(ids), metadata=metadata)
+
+    return enqueue
+
+
+def build_drain_op(spec: DrainSpec, *, name: str | None = None, **options: Any) -> dg.OpDefinition:
+    """An op that drains the stream and returns the `DrainReport` as a dict.
+
+    Its config is a `DrainConfig` with the spec's values as defaults. `options` are those of `@op`, such as
+    `retry_policy`; drains of one stream and group share a `pool`.
+    """
+    config_type = with_defaults(spec.config)
+    options.setdefault("pool", spec.pool)
+
+    @dg.op(
+        name=name or f"drain__{spec.name}",
+        required_resource_keys={spec.resources.redis, spec.resources.database},
+        out=dg.Out(dict[str, Any]),
+        **options,
+    )
+    def drain_stream(
+        context: dg.OpExecutionContext,
+        config: config_type,  # type: ignore[valid-type]  # with the spec's own defaults
+    ) -> dg.Output[dict[str, Any]]:
+        report, metadata = drain_in_step(context, spec, config)
+        return dg.Output(report_without_errors(report), metadata=metadata)
+
+    return drain_stream
+
+
+def report_without_errors(report: DrainReport) -> dict[str, Any]:
+    """The report's counts and ids; the text of a handler's error may quote its message."""
+    return report.to_dict() | {"failures": [failure.id for failure in report.failures[:100]]}
+
+
+def _ends(ids: list[str]) -> tuple[str | None, str | None]:
+    return (ids[0], ids[-1]) if ids else (None, None)

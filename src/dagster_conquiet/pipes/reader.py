@@ -1,0 +1,105 @@
+"""The launching side's end: reads a stream until the external process says that it is done, or is gone."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dagster import PipesMessageReader
+from dagster_pipes import PipesParams
+
+from conquiet.queue import Client
+from dagster_conquiet.pipes.writer import STREAM_PARAM, TTL_PARAM, URL_PARAM, URL_VARIABLE
+from dagster_conquiet.replies import entries_of_read
+from dagster_conquiet.resources import RedisStreamsResource
+
+_PAGE = 500
+#: How long one read waits, and so how late the end of the process may be noticed.
+_BLOCK_MS = 200
+
+
+class RedisStreamMessageReader(PipesMessageReader):
+    """Give it to a Pipes client, `PipesSubprocessClient(message_reader=…)`; one stream per launch.
+
+    What a process wrote before it was killed is read too. The stream is deleted at the end, and expires if
+    this side dies as well.
+    """
+
+    def __init__(
+        self,
+        redis_streams: RedisStreamsResource,
+        *,
+        writer_url: str | None = None,
+        prefix: str = "pipes",
+        grace_s: float = 0.0,
+        ttl_ms: int = 24 * 3_600_000,
+    ) -> None:
+        """Make it.
+
+        Args:
+            writer_url: sent to the external process in its parameters; without it, the process must know the
+                server itself. Parameters can be seen by who sees its environment: send no password.
+            grace_s: how long to wait for the last words of a process that ended without saying so, for
+                launchers that return before the process' output is complete.
+            ttl_ms: how long the stream outlives the last message if nobody deletes it.
+        """
+        self._redis_streams = redis_streams
+        self._writer_url = writer_url
+        self._prefix = prefix
+        self._grace_s = grace_s
+        self._ttl_ms = ttl_ms
+
+    @contextmanager
+    def read_messages(self, handler: Any) -> Iterator[PipesParams]:
+        """Hand every message to Dagster, in order, until the process closed or the block ends."""
+        stream = f"{self._prefix}:{uuid.uuid4().hex}"
+        is_over = threading.Event()
+        with self._redis_streams.connect() as client:
+            thread = threading.Thread(target=self._read_all, args=(client, stream, handler, is_over))
+            thread.start()
+            try:
+                yield self._params(stream)
+            finally:
+                is_over.set()
+                thread.join()
+                client.delete(stream)
+
+    def no_messages_debug_text(self) -> str:
+        """What to look at when nothing came."""
+        return (
+            "Attempted to read messages from a Redis stream. Expected RedisStreamMessageWriter to be passed "
+            f"to open_dagster_pipes in the external process, with the same server, by url or {URL_VARIABLE}."
+        )
+
+    def _params(self, stream: str) -> PipesParams:
+        params: dict[str, Any] = {STREAM_PARAM: stream, TTL_PARAM: self._ttl_ms}
+        if self._writer_url is not None:
+            params[URL_PARAM] = self._writer_url
+        return params
+
+    def _read_all(self, client: Client, stream: str, handler: Any, is_over: threading.Event) -> None:
+        try:
+            self._read_until_the_end(client, stream, handler, is_over)
+        except Exception:  # noqa: BLE001 -- this thread has no caller: Dagster is told, and shows it
+            handler.report_pipes_framework_exception("RedisStreamMessageReader", sys.exc_info())
+
+    def _read_until_the_end(
+        self, client: Client, stream: str, handler: Any, is_over: threading.Event
+    ) -> None:
+        last_id, give_up_at = "0-0", None
+        while not handler.received_closed_message:
+            # Asked before the read: what was written before the end is in the stream by then.
+            was_over = is_over.is_set()
+            read = entries_of_read(client.xread({stream: last_id}, count=_PAGE, block=_BLOCK_MS))
+            for entry_id, message in read:
+                last_id = entry_id
+                handler.handle_message(message)
+            if was_over and not read:
+                give_up_at = give_up_at or time.monotonic() + self._grace_s
+                if time.monotonic() >= give_up_at:
+                    return

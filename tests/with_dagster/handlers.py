@@ -1,0 +1,50 @@
+"""Handlers by name, as a worker process would import them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from conquiet import DbSession, QueueMessage
+from tests.conftest import effects
+
+
+def note_effect(msg: QueueMessage, session: DbSession) -> None:
+    """One row for each message."""
+    session.execute(effects.insert(), {"entry_id": msg.id, "note": str(msg.payload.get("n"))})
+
+
+def refuse_odd(msg: QueueMessage, session: DbSession) -> None:
+    """Fails for each message with an odd number."""
+    note_effect(msg, session)
+    if msg.payload["n"] % 2:
+        raise ValueError(f"odd: {msg.payload['n']}")
+
+
+def refuse_all(msg: QueueMessage, session: DbSession) -> None:
+    """Always fails."""
+    raise ConnectionError("the bank does not answer")
+
+
+def die_once(msg: QueueMessage, session: DbSession) -> None:
+    """Kills its process in the middle of message 3, once: after the effect, before the commit."""
+    note_effect(msg, session)
+    marker = Path(os.environ["CONQUIET_TEST_MARKER"])
+    if msg.payload["n"] == 3 and not marker.exists():
+        marker.write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupt_itself(msg: QueueMessage, session: DbSession) -> None:
+    """Is told to stop in the middle of message 3, and goes on to its end."""
+    note_effect(msg, session)
+    if msg.payload["n"] == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupt_itself_twice(msg: QueueMessage, session: DbSession) -> None:
+    """Is told to stop in the middle of message 3, and told again."""
+    interrupt_itself(msg, session)
+    if msg.payload["n"] == 3:
+        os.kill(os.getpid(), signal.SIGTERM)

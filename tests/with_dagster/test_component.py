@@ -1,0 +1,129 @@
+"""StreamDrainComponent: from YAML to definitions that drain, and known to `dg`."""
+
+from __future__ import annotations
+
+import traceback
+from importlib.metadata import entry_points
+
+import dagster as dg
+import pytest
+import yaml
+from dagster.components.core.package_entry import discover_entry_point_package_objects
+from dagster.components.testing import create_defs_folder_sandbox
+
+from dagster_conquiet import StreamDrainComponent, stream_asset_key
+
+YAML = """
+type: dagster_conquiet.StreamDrainComponent
+attributes:
+  stream: "{stream}"
+  group: billing
+  handler: tests.with_dagster.handlers:note_effect
+  asset:
+    key: shop/bills
+    description: One row per order
+    group_name: shop
+  max_messages: 500
+  sensor:
+    minimum_interval_seconds: 15
+  recovery:
+    cron_schedule: "*/10 * * * *"
+    min_idle_ms: 0
+  checks:
+    max_lag: 100
+    max_age_s: 60
+  redis_url_variable: COMPONENT_REDIS_URL
+  database_url_variable: COMPONENT_DATABASE_URL
+"""
+
+
+@pytest.fixture
+def defs(stream, server_url, database_url, monkeypatch):
+    """What the YAML above makes."""
+    monkeypatch.setenv("COMPONENT_REDIS_URL", server_url)
+    monkeypatch.setenv("COMPONENT_DATABASE_URL", database_url)
+    contents = yaml.safe_load(YAML.format(stream=stream))
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(StreamDrainComponent, defs_yaml_contents=contents)
+        with sandbox.load_component_and_build_defs(path) as (component, made):
+            assert isinstance(component, StreamDrainComponent)
+            yield made
+
+
+def test_the_yaml_makes_assets_checks_jobs_a_sensor_and_a_schedule(defs, stream):
+    graph = defs.resolve_asset_graph()
+    bills = dg.AssetKey(["shop", "bills"])
+    sensor = next(iter(defs.sensors))
+    schedules = {schedule.job_name: schedule.cron_schedule for schedule in defs.schedules}
+
+    assert set(graph.get_all_asset_keys()) == {bills, stream_asset_key(stream)}
+    assert graph.get(bills).description == "One row per order"
+    assert graph.get(bills).group_name == "shop"
+    assert graph.get(bills).parent_keys == {stream_asset_key(stream)}
+    assert len(graph.asset_check_keys) == 3
+    assert sensor.minimum_interval_seconds == 15
+    assert sensor.default_status == dg.DefaultSensorStatus.RUNNING
+    assert sorted(schedules.values()) == ["*/10 * * * *", "*/5 * * * *"]
+
+
+def test_its_job_drains_the_stream(defs, stream, instance, enqueue, effects_seen, pending):
+    ids = enqueue(5)
+    name = next(iter(defs.sensors)).job_name
+
+    result = defs.resolve_job_def(name).execute_in_process(instance=instance)
+
+    assert result.success
+    assert effects_seen() == sorted(ids)
+    assert pending() == 0
+
+
+def test_its_recovery_takes_what_a_dead_step_left(defs, instance, enqueue, make_queue, effects_seen):
+    ids = enqueue(3)
+    make_queue("dead").read(block_ms=100, count=3)
+    names = [schedule.job_name for schedule in defs.schedules]
+    recovery = next(name for name in names if name.startswith("claim_stale_"))
+
+    defs.resolve_job_def(recovery).execute_in_process(instance=instance)
+
+    assert effects_seen() == sorted(ids)
+
+
+def test_its_checks_have_a_job_of_their_own(defs, instance, enqueue):
+    enqueue(101)
+    names = [schedule.job_name for schedule in defs.schedules]
+    checks = next(name for name in names if name.startswith("check_"))
+
+    result = defs.resolve_job_def(checks).execute_in_process(instance=instance)
+
+    found = result.get_asset_check_evaluations()
+    passed = {check.check_name.partition("__")[0]: check.passed for check in found}
+    assert passed == {"backlog": False, "freshness": True, "dead_letters": True}
+
+
+def test_the_entry_point_shows_the_component_to_dg():
+    registered = {point.value for point in entry_points(group="dagster_dg_cli.registry_modules")}
+    found = {key.to_typename(): thing for key, thing in discover_entry_point_package_objects().items()}
+
+    assert "dagster_conquiet.components" in registered
+    assert found["dagster_conquiet.components.StreamDrainComponent"] is StreamDrainComponent
+
+
+def test_a_scaffolded_component_names_its_type():
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(StreamDrainComponent)
+
+        scaffolded = yaml.safe_load((path / "defs.yaml").read_text())
+
+    assert scaffolded["type"].endswith("StreamDrainComponent")
+
+
+def test_a_wrong_attribute_is_refused_with_its_name(stream):
+    contents = yaml.safe_load(YAML.format(stream=stream))
+    contents["attributes"]["max_mesages"] = 5
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(StreamDrainComponent, defs_yaml_contents=contents)
+
+        with pytest.raises(Exception) as caught, sandbox.load_component_and_build_defs(path):  # noqa: PT011
+            pass
+
+    assert "max_mesages" in "".join(traceback.format_exception(caught.value))

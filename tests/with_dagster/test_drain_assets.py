@@ -1,0 +1,141 @@
+"""build_drain_asset: a materialisation is a drain, and tells what it did."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import dagster as dg
+import pytest
+
+from conquiet import DrainError
+from dagster_conquiet import DrainConfig, DrainSpec, build_drain_asset, stream_asset_key
+from tests.with_dagster.handlers import note_effect
+
+
+def materialized(asset, resources, instance, run_config=None, **options):
+    """The metadata of one materialisation."""
+    result = dg.materialize([asset], resources=resources, instance=instance, run_config=run_config, **options)
+    events = result.asset_materializations_for_node(asset.node_def.name)
+    return {name: value.value for name, value in events[0].metadata.items()}
+
+
+def test_a_materialisation_drains_the_stream_and_commits_each_message(
+    spec, resources, instance, enqueue, effects_seen, pending
+):
+    ids = enqueue(25)
+
+    materialized(build_drain_asset(spec), resources, instance)
+
+    assert effects_seen() == sorted(ids)
+    assert pending() == 0
+
+
+def test_its_metadata_has_counts_ids_lag_time_and_a_picture(spec, resources, instance, enqueue):
+    ids = enqueue(25)
+
+    metadata = materialized(build_drain_asset(spec), resources, instance)
+
+    assert (metadata["read"], metadata["handled"], metadata["failed"]) == (25, 25, 0)
+    assert metadata["dagster/row_count"] == 25
+    assert (metadata["first_id"], metadata["last_id"]) == (ids[0], ids[-1])
+    assert (metadata["remaining_lag"], metadata["pending"]) == (0, 0)
+    assert metadata["seconds"] > 0
+    picture = metadata["messages_over_time"].partition("base64,")[2].partition(")")[0]
+    assert base64.b64decode(picture).startswith(b"\x89PNG")
+    assert "25 messages" in metadata["messages_over_time"]
+
+
+def test_a_run_can_override_the_limits_and_the_rest_stays_lag(
+    spec, resources, instance, enqueue, effects_seen
+):
+    enqueue(25)
+    asset = build_drain_asset(spec)
+    run_config = {"ops": {asset.node_def.name: {"config": {"max_messages": 10}}}}
+
+    metadata = materialized(asset, resources, instance, run_config)
+
+    assert len(effects_seen()) == 10
+    assert (metadata["stopped_by"], metadata["remaining_lag"]) == ("max_messages", 15)
+
+
+def test_the_values_of_the_spec_are_the_defaults_of_the_config(
+    stream, resources, instance, enqueue, effects_seen
+):
+    enqueue(25)
+    spec = DrainSpec(stream=stream, group="billing", handler=note_effect, config=DrainConfig(max_messages=7))
+
+    materialized(build_drain_asset(spec), resources, instance)
+
+    assert len(effects_seen()) == 7
+
+
+def test_no_payload_reaches_the_event_log(stream, resources, instance, enqueue):
+    enqueue(6, card="4111-1111")
+    spec = DrainSpec(stream=stream, group="billing", handler="tests.with_dagster.handlers:refuse_odd")
+
+    result = dg.materialize([build_drain_asset(spec)], resources=resources, instance=instance)
+
+    records = instance.all_logs(result.run_id)
+    metadata = [dg.serialize_value(entry.dagster_event) for entry in records if entry.is_dagster_event]
+    assert metadata
+    assert "4111-1111" not in json.dumps(metadata)
+
+
+def test_fewer_failures_than_max_failures_stay_pending_and_the_step_succeeds(
+    stream, resources, instance, enqueue, effects_seen, pending
+):
+    ids = enqueue(6)
+    spec = DrainSpec(stream=stream, group="billing", handler="tests.with_dagster.handlers:refuse_odd")
+
+    metadata = materialized(build_drain_asset(spec), resources, instance)
+
+    assert (metadata["handled"], metadata["failed"], metadata["pending"]) == (3, 3, 3)
+    assert effects_seen() == sorted(ids[::2])
+    assert pending() == 3
+
+
+def test_max_failures_failed_messages_fail_the_step(stream, resources, instance, enqueue, pending):
+    enqueue(6)
+    spec = DrainSpec(
+        stream=stream,
+        group="billing",
+        handler="tests.with_dagster.handlers:refuse_odd",
+        config=DrainConfig(max_failures=2),
+    )
+
+    with pytest.raises(DrainError, match="2 messages"):
+        dg.materialize([build_drain_asset(spec)], resources=resources, instance=instance)
+
+    assert pending() == 4  # two failed, two were read and not begun
+
+
+def test_a_clean_end_leaves_no_consumer_name_in_the_group(spec, resources, instance, enqueue, consumers):
+    enqueue(5)
+
+    materialized(build_drain_asset(spec), resources, instance)
+
+    assert consumers() == set()
+
+
+def test_a_handler_that_cannot_be_named_or_called_is_refused_when_definitions_load(stream):
+    with pytest.raises(ValueError, match=r"package\.module:function"):
+        DrainSpec(stream=stream, group="billing", handler="shop.handlers.bill")
+
+
+def test_the_asset_is_downstream_of_its_stream_and_in_a_pool(stream, spec):
+    asset = build_drain_asset(spec, key="billed_orders", group_name="shop")
+
+    assert asset.key == dg.AssetKey("billed_orders")
+    assert stream_asset_key(stream) in asset.asset_deps[asset.key]
+    assert asset.op.pool == spec.pool
+
+
+def test_it_can_be_called_without_a_run(spec, resources, enqueue, effects_seen):
+    enqueue(3)
+
+    with dg.build_asset_context(resources=resources) as context:
+        result = build_drain_asset(spec)(context, config=DrainConfig())
+
+    assert result.metadata["handled"].value == 3
+    assert len(effects_seen()) == 3

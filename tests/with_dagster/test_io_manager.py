@@ -1,0 +1,163 @@
+"""RedisStreamIOManager: rows out and back, published once however often a step is retried."""
+
+# No `from __future__ import annotations` here: Dagster reads the types of the functions.
+
+import uuid
+
+import dagster as dg
+import pandas as pd
+import pytest
+
+from dagster_conquiet import RedisStreamIOManager, RowsMissingError
+
+ROWS = [{"order": n, "city": "Köln"} for n in range(5)]
+
+
+@pytest.fixture
+def prefix():
+    """Streams that no other test has."""
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def io(prefix, resources):
+    manager = RedisStreamIOManager(redis_streams=resources["redis_streams"], prefix=prefix)
+    return {"io_manager": manager}
+
+
+def test_a_list_of_rows_is_published_and_read_back(io, prefix, instance, client):
+    read = []
+
+    @dg.asset
+    def orders() -> list[dict]:
+        return ROWS
+
+    @dg.asset
+    def report(orders: list[dict]) -> None:
+        read.extend(orders)
+
+    result = dg.materialize([orders, report], resources=io, instance=instance, selection=[orders])
+    dg.materialize([orders, report], resources=io, instance=instance, selection=[report])
+
+    assert read == ROWS
+    assert client.xlen(f"{prefix}:orders") == 5
+    metadata = result.asset_materializations_for_node("orders")[0].metadata
+    assert metadata["dagster/row_count"].value == 5
+    assert metadata["first_id"].value < metadata["last_id"].value
+
+
+def test_a_data_frame_is_published_and_read_back_as_one(io, instance):
+    frames = []
+
+    @dg.asset
+    def orders() -> pd.DataFrame:
+        return pd.DataFrame({"order": [1, 2], "cents": [10.5, None], "city": ["Köln", None]})
+
+    @dg.asset
+    def report(orders: pd.DataFrame) -> None:
+        frames.append(orders)
+
+    dg.materialize([orders, report], resources=io, instance=instance)
+
+    assert frames[0]["order"].tolist() == [1, 2]
+    assert frames[0]["cents"].tolist()[0] == 10.5
+    assert frames[0]["cents"].isna().tolist() == [False, True]
+    assert frames[0]["city"].tolist() == ["Köln", None]
+
+
+def test_the_last_materialisation_is_what_is_read(io, instance):
+    read = []
+
+    @dg.asset(config_schema={"first": int})
+    def orders(context) -> list[dict]:
+        return [{"n": context.op_execution_context.op_config["first"] + n} for n in range(2)]
+
+    @dg.asset
+    def report(orders: list[dict]) -> None:
+        read.append(orders)
+
+    for first in (0, 10):
+        config = {"ops": {"orders": {"config": {"first": first}}}}
+        dg.materialize([orders, report], resources=io, instance=instance, run_config=config)
+
+    assert read == [[{"n": 0}, {"n": 1}], [{"n": 10}, {"n": 11}]]
+
+
+def publishing():
+    """An asset of rows, and one behind it that fails in the first run."""
+
+    @dg.asset
+    def orders() -> list[dict]:
+        return ROWS
+
+    @dg.asset(deps=[orders])
+    def fails_once(context: dg.AssetExecutionContext) -> None:
+        if "dagster/parent_run_id" not in context.run.tags:
+            raise RuntimeError("the first run fails")
+
+    return [orders, fails_once]
+
+
+def test_a_retried_run_publishes_no_row_twice(io, prefix, instance, client):
+    assets = publishing()
+    first = dg.materialize(assets, resources=io, instance=instance, raise_on_error=False)
+    tags = {"dagster/parent_run_id": first.run_id, "dagster/root_run_id": first.run_id}
+
+    second = dg.materialize(assets, resources=io, instance=instance, tags=tags)
+
+    assert second.success
+    assert client.xlen(f"{prefix}:orders") == 5
+
+
+def test_a_row_that_json_cannot_carry_publishes_nothing(io, prefix, instance, client):
+    @dg.asset
+    def orders() -> list[dict]:
+        return [{"n": 1}, {"n": float("nan")}]
+
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        dg.materialize([orders], resources=io, instance=instance)
+
+    assert client.xlen(f"{prefix}:orders") == 0
+
+
+def test_what_has_no_rows_is_refused_with_the_name_of_the_asset(io, instance):
+    @dg.asset
+    def orders():
+        return "not rows"
+
+    with pytest.raises(TypeError, match="asset 'orders' must return a list of dicts or a DataFrame"):
+        dg.materialize([orders], resources=io, instance=instance)
+
+
+def test_rows_that_were_trimmed_are_missed_and_not_taken_for_few(io, prefix, instance, client):
+    @dg.asset
+    def orders() -> list[dict]:
+        return ROWS
+
+    @dg.asset
+    def report(orders: list[dict]) -> None: ...
+
+    dg.materialize([orders, report], resources=io, instance=instance, selection=[orders])
+    client.xtrim(f"{prefix}:orders", maxlen=2, approximate=False)
+
+    with pytest.raises(RowsMissingError, match="has 2 rows where 5 rows were published"):
+        dg.materialize([orders, report], resources=io, instance=instance, selection=[report])
+
+
+def test_each_partition_has_its_own_rows(io, instance):
+    read = []
+    days = dg.StaticPartitionsDefinition(["mo", "tu"])
+
+    @dg.asset(partitions_def=days)
+    def orders(context: dg.AssetExecutionContext) -> list[dict]:
+        return [{"day": context.partition_key}]
+
+    @dg.asset
+    def week(orders: dict[str, list[dict]]) -> None:
+        read.append(orders)
+
+    for day in ("mo", "tu"):
+        dg.materialize([orders], resources=io, instance=instance, partition_key=day)
+    dg.materialize([orders, week], resources=io, instance=instance, selection=[week])
+
+    assert read == [{"mo": [{"day": "mo"}], "tu": [{"day": "tu"}]}]

@@ -1,0 +1,195 @@
+"""Ops and jobs: enqueue once, drain, recover what dead steps left, replay dead letters."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+
+from conquiet.consume import quarantine_stream
+from dagster_conquiet import (
+    ClaimStaleConfig,
+    DrainConfig,
+    DrainSpec,
+    build_claim_stale_job,
+    build_claim_stale_schedule,
+    build_drain_job,
+    build_enqueue_op,
+    build_replay_dead_letters_job,
+)
+
+HANDLERS = "tests.with_dagster.handlers"
+
+
+def enqueue_job(spec, *, fails_first=False):
+    """A job whose enqueue op is followed by one that may fail once."""
+    seen = []
+
+    @dg.op
+    def make() -> list[dict]:
+        return [{"n": n} for n in range(5)]
+
+    @dg.op
+    def follow(count: int) -> None:
+        seen.append(count)
+        if fails_first and len(seen) == 1:
+            raise RuntimeError("the first time fails")
+
+    enqueue = build_enqueue_op(spec)
+
+    @dg.job
+    def send() -> None:
+        follow(enqueue(make()))
+
+    return send, seen
+
+
+def retry_of(run) -> dict[str, str]:
+    """The tags that Dagster gives to a retry."""
+    return {"dagster/parent_run_id": run.run_id, "dagster/root_run_id": run.run_id}
+
+
+def test_enqueue_adds_what_the_op_before_it_made(spec, stream, resources, instance, client):
+    send, seen = enqueue_job(spec)
+
+    send.execute_in_process(resources=resources, instance=instance)
+
+    assert seen == [5]
+    assert client.xlen(stream) == 5
+
+
+def test_a_retried_run_enqueues_nothing_a_second_time(spec, stream, resources, instance, client):
+    send, seen = enqueue_job(spec, fails_first=True)
+    first = send.execute_in_process(resources=resources, instance=instance, raise_on_error=False)
+
+    second = send.execute_in_process(resources=resources, instance=instance, tags=retry_of(first))
+
+    assert not first.success
+    assert second.success
+    assert seen == [5, 5]
+    assert client.xlen(stream) == 5
+
+
+def test_a_run_executed_again_after_its_success_is_new_work(spec, stream, resources, instance, client):
+    send, _ = enqueue_job(spec)
+    first = send.execute_in_process(resources=resources, instance=instance)
+
+    send.execute_in_process(resources=resources, instance=instance, tags=retry_of(first))
+
+    assert client.xlen(stream) == 10
+
+
+def test_a_drain_job_reports_counts_and_ids(spec, resources, instance, enqueue, effects_seen):
+    ids = enqueue(5)
+
+    result = build_drain_job(spec).execute_in_process(resources=resources, instance=instance)
+
+    report = result.output_for_node(f"drain__{spec.name}")
+    assert (report["handled"], report["first_id"], report["last_id"]) == (5, ids[0], ids[-1])
+    assert effects_seen() == sorted(ids)
+
+
+def test_the_recovery_handles_what_a_dead_step_left_and_forgets_its_name(
+    spec, resources, instance, enqueue, make_queue, effects_seen, pending, consumers
+):
+    dead = build_drain_job(spec).execute_in_process(resources=resources, instance=instance)
+    ids = enqueue(5)
+    make_queue(f"{dead.run_id}.drain.0").read(block_ms=100, count=5)
+    job = build_claim_stale_job(spec, config=ClaimStaleConfig(min_idle_ms=0))
+
+    result = job.execute_in_process(resources=resources, instance=instance)
+
+    assert result.output_for_node(f"claim_stale__{spec.name}")["handled"] == 5
+    assert effects_seen() == sorted(ids)
+    assert (pending(), consumers()) == (0, set())
+
+
+def test_the_recovery_leaves_alone_what_is_being_handled(
+    spec, resources, instance, enqueue, make_queue, effects_seen, pending
+):
+    enqueue(5)
+    make_queue("alive").read(block_ms=100, count=5)
+
+    build_claim_stale_job(spec).execute_in_process(resources=resources, instance=instance)
+
+    assert effects_seen() == []
+    assert pending() == 5
+
+
+def test_the_recovery_is_scheduled_every_five_minutes_and_never_twice_at_once(spec, kept_instance):
+    job = build_claim_stale_job(spec)
+    schedule = build_claim_stale_schedule(job)
+
+    first = schedule.evaluate_tick(dg.build_schedule_context(instance=kept_instance))
+    kept_instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
+    second = schedule.evaluate_tick(dg.build_schedule_context(instance=kept_instance))
+
+    assert schedule.cron_schedule == "*/5 * * * *"
+    assert len(first.run_requests) == 1
+    assert second.run_requests == []
+    assert "in progress" in second.skip_message
+
+
+@pytest.fixture
+def quarantined(stream, resources, instance, enqueue, make_queue):
+    """Three messages that were delivered once too often, and a malformed one."""
+    queue = make_queue()
+    queue.client.xadd(stream, {"other": "field"})
+    enqueue(3)
+    spec = DrainSpec(
+        stream=stream,
+        group="billing",
+        handler=f"{HANDLERS}:refuse_all",
+        config=DrainConfig(max_deliveries=1),
+    )
+    build_drain_job(spec).execute_in_process(resources=resources, instance=instance)
+    recovery = build_claim_stale_job(spec, config=ClaimStaleConfig(min_idle_ms=0, max_deliveries=1))
+    recovery.execute_in_process(resources=resources, instance=instance)
+    return spec
+
+
+def test_a_message_that_fails_too_often_is_a_dead_letter_and_can_be_replayed(
+    quarantined, spec, stream, resources, instance, client, effects_seen, pending
+):
+    assert client.xlen(quarantine_stream(stream)) == 4
+    replay = build_replay_dead_letters_job(quarantined)
+
+    result = replay.execute_in_process(resources=resources, instance=instance)
+    build_drain_job(spec).execute_in_process(resources=resources, instance=instance)
+
+    report = result.output_for_node(f"replay_dead_letters__{spec.name}")
+    assert (report["replayed"], report["refused"]) == (3, 1)
+    assert len(effects_seen()) == 3
+    assert pending() == 0
+    assert client.xlen(quarantine_stream(stream)) == 1
+
+
+def test_a_replay_that_died_before_it_deleted_a_letter_adds_nothing_twice(
+    quarantined, spec, stream, resources, instance, client
+):
+    letters = client.xrange(quarantine_stream(stream))
+    replay = build_replay_dead_letters_job(quarantined)
+    replay.execute_in_process(resources=resources, instance=instance)
+    length = client.xlen(stream)
+    # As if the process had died between the two commands: the letters are still there.
+    client.delete(quarantine_stream(stream))
+    for letter_id, fields in letters:
+        client.xadd(quarantine_stream(stream), fields, id=letter_id)
+
+    replay.execute_in_process(resources=resources, instance=instance)
+
+    assert client.xlen(stream) == length
+    assert client.xlen(quarantine_stream(stream)) == 1
+
+
+def test_a_dry_run_of_a_replay_changes_nothing(quarantined, spec, stream, resources, instance, client):
+    before = client.xlen(stream), client.xlen(quarantine_stream(stream))
+    name = f"replay_dead_letters__{spec.name}"
+
+    result = build_replay_dead_letters_job(quarantined).execute_in_process(
+        resources=resources,
+        instance=instance,
+        run_config={"ops": {name: {"config": {"dry_run": True, "limit": 2}}}},
+    )
+
+    assert result.output_for_node(name)["replayed"] == 2
+    assert (client.xlen(stream), client.xlen(quarantine_stream(stream))) == before

@@ -1,0 +1,163 @@
+"""Pipes over a stream: what an external process reports arrives, even if it is killed."""
+
+# No `from __future__ import annotations` here: Dagster reads the types of the functions.
+
+import signal
+import sys
+import textwrap
+
+import dagster as dg
+import pytest
+
+from dagster_conquiet import RedisStreamMessageReader, RedisStreamMessageWriter, RedisStreamsResource
+
+#: The external process knows dagster-pipes and conquiet; Dagster itself is not to be had.
+PROGRAM = """
+import os, signal, sys
+sys.modules["dagster"] = None
+
+from dagster_pipes import open_dagster_pipes
+from dagster_conquiet.pipes import RedisStreamMessageWriter
+
+with open_dagster_pipes(message_writer=RedisStreamMessageWriter()) as pipes:
+    pipes.log.info("begun")
+    pipes.report_custom_message({"rows": 3})
+    %s
+    pipes.report_asset_materialization(metadata={"rows": 3}, data_version="v7")
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Writes the external process, with some lines in its middle."""
+
+    def write(in_the_middle: str = "pass") -> list[str]:
+        path = tmp_path / "external.py"
+        path.write_text(PROGRAM % textwrap.indent(in_the_middle, " " * 4).strip())
+        return [sys.executable, str(path)]
+
+    return write
+
+
+@pytest.fixture
+def reader(resources, server_url):
+    return RedisStreamMessageReader(resources["redis_streams"], writer_url=server_url, prefix="test-pipes")
+
+
+@pytest.fixture
+def launch(reader, instance):
+    """Materialises an asset that launches the command; the result, the custom messages, the log's text."""
+
+    def run(command, **options):
+        seen = []
+
+        @dg.asset
+        def external(context: dg.AssetExecutionContext, pipes: dg.PipesSubprocessClient):
+            call = pipes.run(command=command, context=context, **options)
+            seen.extend(call.get_custom_messages())
+            return call.get_results()
+
+        client = dg.PipesSubprocessClient(message_reader=reader)
+        result = dg.materialize(
+            [external], resources={"pipes": client}, instance=instance, raise_on_error=False
+        )
+        logs = " ".join(entry.user_message for entry in instance.all_logs(result.run_id))
+        return result, seen, logs
+
+    return run
+
+
+def test_materialisations_logs_and_custom_messages_arrive(launch, program, client):
+    result, custom, logs = launch(program())
+
+    assert result.success
+    assert result.asset_materializations_for_node("external")[0].metadata["rows"].value == 3
+    assert custom == [{"rows": 3}]
+    assert "begun" in logs
+    assert not client.keys("test-pipes:*")
+
+
+def test_what_a_killed_process_wrote_before_is_read_and_its_stream_is_deleted(launch, program, client):
+    result, _, logs = launch(program("os.kill(os.getpid(), signal.SIGKILL)"))
+
+    assert not result.success
+    assert "begun" in logs
+    failure = result.get_step_failure_events()[0].step_failure_data
+    assert f"code {-signal.SIGKILL}" in failure.error.to_string()
+    assert not client.keys("test-pipes:*")
+
+
+def test_an_exception_of_the_process_is_told(launch, program):
+    result, _, logs = launch(program("raise RuntimeError('the disk is full')"))
+
+    assert not result.success
+    assert "external process pipes closed with exception" in logs
+
+
+@pytest.mark.parametrize("options", ["?protocol=3", "?decode_responses=true"])
+def test_the_reader_reads_in_whatever_form_its_client_is_told_to_answer(server_url, options):
+    reader = RedisStreamMessageReader(RedisStreamsResource(url=server_url + options))
+    handled = Handled()
+
+    with reader.read_messages(handled) as params, open_writer(server_url, params) as channel:
+        channel.write_message({"method": "log", "n": 1})
+        channel.write_message({"method": "closed", "n": 2})
+
+    assert [message["n"] for message in handled.messages] == [1, 2]
+
+
+def open_writer(url, params):
+    return RedisStreamMessageWriter(url).open(params)
+
+
+class Handled:
+    """Keeps what a reader hands over."""
+
+    def __init__(self) -> None:
+        self.messages = []
+
+    @property
+    def received_closed_message(self) -> bool:
+        return any(message["method"] == "closed" for message in self.messages)
+
+    def handle_message(self, message) -> None:
+        self.messages.append(message)
+
+    def report_pipes_framework_exception(self, origin, exc_info) -> None:
+        raise AssertionError(origin) from exc_info[1]
+
+
+def test_many_messages_arrive_in_order(launch, program):
+    _, custom, _ = launch(program("for n in range(2_000): pipes.report_custom_message(n)"))
+
+    assert custom == [{"rows": 3}, *range(2_000)]
+
+
+def test_a_process_that_never_speaks_ends_the_read_and_is_told_of(launch, client):
+    _, _, logs = launch([sys.executable, "-c", "pass"])
+
+    assert "did not receive any messages" in logs
+    assert not client.keys("test-pipes:*")
+
+
+def test_a_writer_that_knows_no_server_says_what_to_do(resources, program, instance, monkeypatch, capfd):
+    monkeypatch.delenv("CONQUIET_REDIS_URL", raising=False)
+    silent = RedisStreamMessageReader(resources["redis_streams"], prefix="test-pipes")
+
+    @dg.asset
+    def external(context: dg.AssetExecutionContext):
+        client = dg.PipesSubprocessClient(message_reader=silent)
+        return client.run(command=program(), context=context).get_results()
+
+    result = dg.materialize([external], instance=instance, raise_on_error=False)
+
+    assert not result.success
+    assert "does not know the server: give it a url" in capfd.readouterr().err
+
+
+def test_no_password_is_sent_unless_asked_for(resources):
+    reader = RedisStreamMessageReader(resources["redis_streams"])
+
+    with reader.read_messages(Handled()) as params:
+        assert "url" not in "".join(params)
+        assert resources["redis_streams"].url not in str(params)
