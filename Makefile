@@ -22,7 +22,7 @@ demo: $(VENV)/.core
 	@$(BIN)/python -m conquiet.demo $(ARGS)
 
 test: $(VENV)/.all java
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 check: $(VENV)/.all
 	$(BIN)/ruff format --check .

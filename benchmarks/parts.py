@@ -7,7 +7,12 @@ from importlib import import_module
 from benchmarks.measurement import Measurement
 
 #: A part is a module with a list `MEASUREMENTS`; loaded when it runs, since a part may need an extra.
-PARTS = {"core": "benchmarks.core", "mq": "benchmarks.mq"}
+PARTS = {
+    "core": "benchmarks.core",
+    "mq": "benchmarks.mq",
+    "airflow": "benchmarks.airflow",
+    "spark": "benchmarks.spark",
+}
 
 
 def measurements_of(part: str) -> list[Measurement]:

@@ -29,4 +29,4 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch):
     program = program_of(page)
     assert program.strip(), f"{page.name} has no Python block"
 
-    exec(compile(program, str(page), "exec"), {"__name__": "__page__"})
+    exec(compile(program, str(page), "exec", dont_inherit=True), {"__name__": "__page__"})

@@ -1,0 +1,47 @@
+"""Spark and streams: the data source `redis-stream`, and what DataFrames need around it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from conquiet.spark.draining import drain_batch
+    from conquiet.spark.errors import DataLossError, MalformedRowsError, RowsDifferError
+    from conquiet.spark.publishing import as_messages, publish, unpack
+    from conquiet.spark.session import register
+    from conquiet.spark.source import RedisStreamSource
+
+# Loaded on first use: a worker of Spark needs one module of this package, not all that the driver needs.
+_HOME_OF = {
+    "DataLossError": "errors",
+    "MalformedRowsError": "errors",
+    "RedisStreamSource": "source",
+    "RowsDifferError": "errors",
+    "as_messages": "publishing",
+    "drain_batch": "draining",
+    "publish": "publishing",
+    "register": "session",
+    "unpack": "publishing",
+}
+
+__all__ = [
+    "DataLossError",
+    "MalformedRowsError",
+    "RedisStreamSource",
+    "RowsDifferError",
+    "as_messages",
+    "drain_batch",
+    "publish",
+    "register",
+    "unpack",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'conquiet.spark' has no attribute {name!r}")
+    value = getattr(import_module(f"conquiet.spark.{home}"), name)
+    globals()[name] = value
+    return value

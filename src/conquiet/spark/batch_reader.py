@@ -1,0 +1,82 @@
+"""The batch side of the data source's reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from conquiet.spark.columns import check_columns
+from conquiet.spark.entry_ids import HIGHEST, LOWEST, IdRange, first_id_of, last_id_of
+from conquiet.spark.options import ReadOptions
+from conquiet.spark.places import open_place, streams_of
+from conquiet.spark.planning import Split, range_of, split_stream
+from conquiet.spark.pushdown import Pushdown, PushFilters
+from conquiet.spark.range_reader import read_range
+from conquiet.spark.rows import RowMaker
+
+
+class StreamBatchReader(DataSourceReader):
+    """Reads a range of a stream or topic; planned once, then read by many tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_columns(schema)
+        for name, value in (
+            ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
+            ("commitGroup", options.commit_group),
+        ):
+            if value is not None:
+                raise ValueError(f"{name} is for streaming queries, use start and end here")
+        self._options = options
+        self._within = _asked_for(options)
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._pushdown = Pushdown()
+        self.pushFilters = PushFilters(self._pushdown.take)  # type: ignore[method-assign]
+
+    def partitions(self) -> list[InputPartition]:
+        """One split or more for each stream that has something; at least one, which may be empty."""
+        splits: list[InputPartition] = []
+        kept = self._pushdown.partitions
+        with open_place(self._options.place) as client:
+            for partition, stream in enumerate(streams_of(client, self._options.place)):
+                if kept is None or partition in kept:
+                    splits += split_stream(
+                        client, stream, partition, self._range_in, self._options.rows_per_split
+                    )
+        return splits or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one split."""
+        if isinstance(partition, Split):
+            yield from rows_of(partition, self._options, self._schema)
+
+    def _range_in(self, whole: IdRange) -> IdRange:
+        return self._within.within(self._pushdown.range_in(whole))
+
+
+def rows_of(split: Split, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of one split, as Arrow batches of a few megabytes."""
+    maker = RowMaker(
+        stream=split.stream,
+        partition=split.partition,
+        is_topic=options.place.topic is not None,
+        keeps_malformed=options.malformed == "keep",
+        schema=schema,
+    )
+    with open_place(options.place) as client:
+        for entries in read_range(
+            client, split.stream, range_of(split), fails_on_loss=options.fail_on_data_loss
+        ):
+            yield maker.batch(entries)
+
+
+def _asked_for(options: ReadOptions) -> IdRange:
+    first, last = LOWEST, HIGHEST
+    if options.start is not None and options.start != "earliest":
+        first = max(first, first_id_of("start", options.start))
+    if options.end is not None and options.end != "latest":
+        last = last_id_of("end", options.end)
+    return IdRange(first, last)

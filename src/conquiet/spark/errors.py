@@ -1,0 +1,58 @@
+"""What can go wrong between Spark and streams, beside the errors of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conquiet.errors import ConquietError, MalformedEntry, QueueError
+
+
+class DataLossError(QueueError):
+    """Entries that were to be read are gone; `after` and `before` are the ids on both sides of the gap."""
+
+    def __init__(self, *, stream: str, after: str, before: str, at_most: int | None = None) -> None:
+        self.after = after
+        self.before = before
+        self.at_most = at_most
+        number = "" if at_most is None else f", at most {at_most} of them"
+        super().__init__(
+            "XRANGE",
+            stream=stream,
+            group=None,
+            reason=(
+                f"entries after {after} and before {before} were trimmed or deleted before they were read"
+                f"{number}; set failOnDataLoss to false to go on without them"
+            ),
+        )
+
+
+class MalformedRowsError(QueueError):
+    """A read met entries that are no messages; nothing was changed in the stream."""
+
+    def __init__(self, *, stream: str, entries: Sequence[MalformedEntry]) -> None:
+        self.entries = tuple(entries)
+        first = self.entries[0]
+        others = f" and {len(self.entries) - 1} more of its batch are" if len(self.entries) > 1 else " is"
+        super().__init__(
+            "XRANGE",
+            stream=stream,
+            group=None,
+            reason=(
+                f"entry {first.id}{others} malformed: {first.reason}; fields {list(first.fields)!r:.200}. "
+                "With the option `malformed` set to `keep` it becomes a row with null as data"
+            ),
+        )
+
+
+class RowsDifferError(ConquietError):
+    """Two attempts of one task had different rows, so that entries of both are in the stream."""
+
+    def __init__(self, *, stream: str, task: int, extra: int) -> None:
+        self.stream = stream
+        self.task = task
+        self.extra = extra
+        super().__init__(
+            f"an earlier attempt of task {task} added {extra} entries to stream {stream!r} that this attempt "
+            "has no rows for: the DataFrame gives other rows each time it is computed (uuid(), rand(), a "
+            "source that changed). Cache or checkpoint it before it is written, or use `dedupeColumn`"
+        )

@@ -1,0 +1,10 @@
+"""Each group and window of a topic, a table, a query or files becomes one message."""
+
+from __future__ import annotations
+
+import sys
+
+from conquiet.spark.jobs.running import run_job
+
+if __name__ == "__main__":
+    sys.exit(run_job("aggregate"))

@@ -1,0 +1,87 @@
+"""A look at the servers before Spark is started: what is missing is told at once, and not after a minute."""
+
+from __future__ import annotations
+
+from sqlalchemy import create_engine
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from conquiet.errors import ConquietError, QueueError, TopicError
+from conquiet.mq import Topics
+from conquiet.queue import Client, open_client
+from conquiet.queue.connection import visible_errors
+from conquiet.spark.jobs.credentials import (
+    DATABASE_URL_VARIABLE,
+    JDBC_URL_VARIABLE,
+    REDIS_URL_VARIABLE,
+    Credentials,
+)
+from conquiet.spark.jobs.exits import ExitCode, JobError
+from conquiet.spark.jobs.plans import JobPlan
+
+
+def look_first(plan: JobPlan, credentials: Credentials) -> None:
+    """Refuse what cannot end well.
+
+    Raises:
+        JobError: a server does not answer, a topic is not there, or a URL is missing.
+    """
+    check_redis(credentials)
+    with open_client(credentials.redis_url) as client:
+        for topic in (plan.source.topic, plan.target.topic):
+            if topic is not None:
+                _check_topic(client, topic)
+    if plan.source.location == "database":
+        check_database(credentials)
+    if plan.source.location == "jdbc" and credentials.jdbc_url is None:
+        raise JobError(ExitCode.ARGUMENTS, f"--in jdbc needs {JDBC_URL_VARIABLE}")
+
+
+def check_redis(credentials: Credentials) -> None:
+    """Whether Redis answers.
+
+    Raises:
+        JobError: it does not.
+    """
+    try:
+        with (
+            open_client(credentials.redis_url, protocol=2) as client,
+            visible_errors("PING", stream="", group=None),
+        ):
+            client.ping()
+    except (QueueError, OSError) as error:
+        raise JobError(ExitCode.REDIS, f"Redis does not answer: {error.__cause__ or error}") from error
+    except ValueError as error:
+        raise JobError(ExitCode.ARGUMENTS, f"{REDIS_URL_VARIABLE} cannot be used: {error}") from error
+
+
+def check_database(credentials: Credentials) -> None:
+    """Whether the database answers.
+
+    Raises:
+        JobError: it does not.
+    """
+    if credentials.database_url is None:
+        raise JobError(ExitCode.ARGUMENTS, f"--in database needs {DATABASE_URL_VARIABLE}, a SQLAlchemy URL")
+    try:
+        engine = create_engine(credentials.database_url, poolclass=NullPool)
+    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        raise JobError(ExitCode.ARGUMENTS, f"{DATABASE_URL_VARIABLE} cannot be used: {error}") from error
+    try:
+        with engine.connect():
+            pass
+    except SQLAlchemyError as error:
+        raise JobError(ExitCode.DATABASE, f"the database does not answer: {error}") from error
+
+
+def _check_topic(client: Client, name: str) -> None:
+    try:
+        topic = Topics(client).open(name)
+    except ConquietError as error:
+        code = ExitCode.TOPIC if isinstance(error, TopicError) else ExitCode.REDIS
+        raise JobError(code, str(error)) from error
+    if topic.layout == "legacy":
+        raise JobError(
+            ExitCode.TOPIC,
+            f"topic {name!r} is not there; `Topics(client).create({name!r}, partitions=…)` makes it",
+        )

@@ -1,0 +1,10 @@
+"""Each row of files, of a table or of a query becomes one message of a topic or stream."""
+
+from __future__ import annotations
+
+import sys
+
+from conquiet.spark.jobs.running import run_job
+
+if __name__ == "__main__":
+    sys.exit(run_job("publish"))

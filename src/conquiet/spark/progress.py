@@ -1,0 +1,76 @@
+"""How far a streaming query can read on in one stream, and whether what it has not read is still there."""
+
+from __future__ import annotations
+
+from conquiet.queue.connection import Client
+from conquiet.spark.entry_ids import EntryId, IdRange
+from conquiet.spark.errors import DataLossError
+from conquiet.spark.looking import StreamLook
+from conquiet.spark.offsets import Offset
+from conquiet.spark.planning import starts_in
+from conquiet.spark.scripts import sample, walk
+
+#: Entries that one call of the script walks over: the server does nothing else meanwhile.
+_STEP, _STEPS = 500, 10
+
+
+def all_available(
+    client: Client, stream: str, start: Offset, look: StreamLook, rows_per_split: int
+) -> Offset:
+    """The offset behind the last entry; `start` itself if there is nothing new."""
+    if look.last is None or look.last <= start.last:
+        return start
+    within = IdRange(start.last.next(), look.last)
+    starts = starts_in(client, stream, within, look, rows_per_split)
+    if not starts:
+        return start
+    # Only the last entry of all stands where the server's count of added entries is known.
+    added = look.entries_added if look.last == look.last_generated else None
+    return Offset(look.last, added, starts)
+
+
+def at_most(
+    client: Client, stream: str, start: Offset, last: EntryId, rows: int, rows_per_split: int
+) -> tuple[Offset, int]:
+    """The offset up to `rows` entries further, no further than `last`, and how many entries that is."""
+    starts: list[EntryId] = []
+    end, count, in_split = start.last, 0, 0
+    while count < rows and end < last:
+        size = min(_STEP, rows - count)
+        if not in_split:
+            [found] = sample(client, stream, [end.next()], last, 1)
+            if found is None:
+                break
+            starts.append(found[0])
+        steps = max(1, min(_STEPS, (rows - count) // size, (rows_per_split - in_split) // size))
+        walked = walk(client, stream, IdRange(end.next(), last), steps, size)
+        if not walked:
+            break
+        end, number = walked[-1][0], sum(entries for _, entries in walked)
+        count, in_split = count + number, in_split + number
+        if in_split >= rows_per_split:
+            in_split = 0
+    if not count:
+        return start, 0
+    added = None if start.added is None else start.added + count
+    return Offset(end, added, tuple(starts)), count
+
+
+def check_nothing_lost(stream: str, start: Offset, look: StreamLook) -> None:
+    """Refuse to go on if entries behind `start` were removed.
+
+    Entries up to `start` may go; how many were ever added up to there, and how many are gone by now, tells
+    whether more are gone than that. Redis before 7 counts neither: there, only what a task misses is seen.
+
+    Raises:
+        DataLossError: with the gap.
+    """
+    if start.added is None or look.removed is None or look.removed <= start.added:
+        return
+    if look.first is not None and look.first <= start.last:
+        # Trimming removes from the front, and the front is still there: somebody deleted single entries.
+        return
+    before = look.first if look.first is not None else look.last_generated.next()
+    raise DataLossError(
+        stream=stream, after=str(start.last), before=str(before), at_most=look.removed - start.added
+    )

@@ -1,0 +1,73 @@
+"""DataFrames to topics and back: Spark's JVM makes the JSON, the data source adds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
+
+from conquiet.spark.json_columns import columns_of, json_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+def publish(
+    df: DataFrame,
+    *,
+    url: str,
+    topic: str | None = None,
+    stream: str | None = None,
+    key: str | Column | None = None,
+    columns: Sequence[str] | None = None,
+    headers: Mapping[str, str | Column] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Add each row of a DataFrame to a topic or stream as one message.
+
+    Args:
+        key: a column, or the name of one; rows with the same key keep to one partition.
+        columns: those that make the payload; without it, all of them.
+        headers: texts, or columns of text.
+        options: more options of the data source, such as `dedupeId`.
+    """
+    place = {name: value for name, value in (("topic", topic), ("stream", stream)) if value is not None}
+    messages = as_messages(df, key=key, columns=columns, headers=headers)
+    _make_active(df.sparkSession)
+    writer = messages.write.format("redis-stream").mode("append")
+    writer.options(url=url, **place, **dict(options or {})).save()
+
+
+def as_messages(
+    df: DataFrame,
+    *,
+    key: str | Column | None = None,
+    columns: Sequence[str] | None = None,
+    headers: Mapping[str, str | Column] | None = None,
+) -> DataFrame:
+    """The DataFrame that `redis-stream` writes: `key`, `headers` and `data`; also for streaming queries."""
+    data = json_of(list(columns or df.columns), df.schema)
+    selected = [data.alias("data")]
+    if headers:
+        pairs = [part for name, value in headers.items() for part in (F.lit(name), _text(value))]
+        selected.insert(0, F.create_map(*pairs).alias("headers"))
+    if key is not None:
+        selected.insert(0, (F.col(key) if isinstance(key, str) else key).cast("string").alias("key"))
+    return df.select(*selected)
+
+
+def unpack(df: DataFrame, schema: StructType | str) -> DataFrame:
+    """The payloads of what was read as columns of their own; what does not fit the schema is null."""
+    return df.select(columns_of(F.col("data"), schema).alias("payload")).select("payload.*")
+
+
+def _make_active(session: SparkSession) -> None:
+    # Spark finds a Python data source through the session that is active in the calling thread, and a thread
+    # has none until some call makes it so; this is the cheapest one that does.
+    session.createDataFrame([], "number int")
+
+
+def _text(value: str | Column) -> Column:
+    return F.lit(value) if isinstance(value, str) else value.cast("string")

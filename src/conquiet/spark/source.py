@@ -1,0 +1,69 @@
+"""The data source `redis-stream`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
+    from pyspark.sql.types import StructType
+
+
+# Each method imports what it needs: Spark imports this module in every session, only to learn its name.
+class RedisStreamSource(DataSource):
+    """Reads and writes Redis streams and the topics of `conquiet.mq`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(…)`."""
+        return "redis-stream"
+
+    def schema(self) -> StructType:
+        """Every column; a schema given to the reader chooses some of them."""
+        from conquiet.spark.columns import SCHEMA
+
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        from conquiet.spark.batch_reader import StreamBatchReader
+        from conquiet.spark.options import ReadOptions
+
+        return StreamBatchReader(ReadOptions.of(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
+        """For `spark.readStream`."""
+        from conquiet.spark.options import ReadOptions
+        from conquiet.spark.stream_reader import StreamMicroBatchReader
+
+        return StreamMicroBatchReader(ReadOptions.of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """For `df.write`."""
+        from conquiet.spark.options import WriteOptions
+        from conquiet.spark.writers import StreamBatchWriter
+
+        _check_mode(overwrite)
+        return StreamBatchWriter(WriteOptions.of(self.options), schema)
+
+    def streamWriter(  # noqa: N802 -- Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        """For `df.writeStream`."""
+        from conquiet.spark.options import WriteOptions
+        from conquiet.spark.writers import StreamMicroBatchWriter
+
+        _check_mode(overwrite)
+        return StreamMicroBatchWriter(WriteOptions.of(self.options), schema)
+
+
+def _check_mode(overwrite: bool) -> None:
+    if overwrite:
+        raise ValueError('a stream is only added to: use mode("append"), or outputMode append or update')

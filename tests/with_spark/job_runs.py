@@ -1,0 +1,41 @@
+"""Jobs inside the tests' process, on the tests' Spark session: their report and what they left in a topic."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from conquiet.mq import Topic
+from conquiet.spark.jobs import arguments_of
+from conquiet.spark.jobs.running import run_job
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """How a job ended."""
+
+    code: int
+    report: dict[str, Any]
+    #: What it wrote to stderr: its progress, its error.
+    told: str
+
+
+def run_here(capsys: Any, job: str, **options: Any) -> JobRun:
+    """Run a job as its command line would."""
+    capsys.readouterr()
+    code = run_job(job, arguments_of(options))
+    captured = capsys.readouterr()
+    return JobRun(code, json.loads(captured.out.splitlines()[-1]), captured.err)
+
+
+def envelopes(topic: Topic) -> list[dict[str, Any]]:
+    """Every message of a topic as it is in its stream, partition by partition."""
+    streams = [topic.keys.stream(partition) for partition in topic.partitions]
+    entries = [entry for stream in streams for entry in topic.client.xrange(stream)]
+    return [json.loads(fields[b"data"]) for _, fields in entries]
+
+
+def payloads(topic: Topic) -> list[dict[str, Any]]:
+    """What the messages say."""
+    return [envelope["payload"] for envelope in envelopes(topic)]

@@ -1,0 +1,187 @@
+"""What is wrong with a job's arguments, secrets or servers is told before Spark is started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conquiet.spark.jobs import ExitCode, JobError, application_of, arguments_of, check_arguments
+from conquiet.spark.jobs.command_line import parse
+from conquiet.spark.jobs.credentials import Credentials
+from tests.with_spark.job_runs import run_here
+
+GOOD = {"table": "orders", "to_topic": "totals"}
+WINDOW = {"by": "customer", "window": "1 hour"}
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch):
+    """Whoever asks for a session has not looked first."""
+
+    def refuse(*_):
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("conquiet.spark.jobs.running._session", refuse)
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, valkey_url):
+    """Runs a job on the tests' server."""
+    monkeypatch.setenv("CONQUIET_REDIS_URL", valkey_url)
+    monkeypatch.delenv("CONQUIET_DATABASE_URL", raising=False)
+    return lambda job, **options: run_here(capsys, job, **options)
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "sentence"),
+    [
+        ("publish", {"table": "orders"}, "either --to-topic or --to-stream"),
+        ("publish", GOOD | {"to_stream": "s"}, "either --to-topic or --to-stream"),
+        ("publish", {"to_topic": "totals"}, "exactly one of --files, --table, --query must"),
+        ("publish", GOOD | {"query": "SELECT 1"}, "exactly one of"),
+        ("publish", {"table": "t", "to_stream": "s", "key": "k"}, "a plain stream has no keys"),
+        ("publish", GOOD | {"option": "header"}, "--option needs NAME=VALUE, got 'header'"),
+        ("publish", GOOD | {"tasks": 2}, "--tasks needs --partition-column"),
+        ("publish", GOOD | {"tasks": 0}, "must be above 0"),
+        ("publish", GOOD | {"partition_column": "id"}, "for --in database and --in jdbc"),
+        ("publish", GOOD | {"nonsense": "x"}, "unrecognized arguments"),
+        ("publish", GOOD | {"topic": "x"}, "unrecognized arguments"),
+        ("aggregate", GOOD | WINDOW, "--time must name the column of time"),
+        ("aggregate", {"topic": "t", "to_topic": "totals"} | WINDOW, "need --schema"),
+        ("aggregate", GOOD | {"window": "1 hour"}, "required: --by"),
+    ],
+)
+def test_arguments_that_do_not_fit_together_are_refused(run, job, options, sentence):
+    ended = run(job, **options)
+
+    assert ended.code == ExitCode.ARGUMENTS
+    assert sentence in ended.report["error"]
+    assert sentence in ended.told
+    with pytest.raises(JobError, match=sentence[:20]):
+        check_arguments(job, arguments_of(options))
+
+
+def test_options_become_a_command_line_that_means_the_same():
+    options = {"topic": "t", "schema": "a INT", "start": "-", "to_topic": "x", "sum": ["a", "b"], "end": None}
+
+    plan = parse("aggregate", arguments_of(options | WINDOW))
+
+    assert (plan.source.topic, plan.source.start, plan.source.end) == ("t", "-", None)
+    assert plan.window.measures == (("sum", "a"), ("sum", "b"))
+    assert plan.window.time == "timestamp"
+
+
+def test_a_job_that_is_not_there_is_refused_with_those_that_are():
+    with pytest.raises(JobError, match="no job 'nothing', only publish, aggregate"):
+        application_of("nothing")
+
+
+def test_a_missing_topic_is_told(run):
+    ended = run("publish", table="orders", to_topic="nobody-made-it")
+
+    assert ended.code == ExitCode.TOPIC
+    assert "topic 'nobody-made-it' is not there" in ended.report["error"]
+
+
+def test_a_server_that_is_away_is_told(run, monkeypatch, free_url):
+    monkeypatch.setenv("CONQUIET_REDIS_URL", free_url)
+
+    ended = run("publish", **GOOD)
+
+    assert ended.code == ExitCode.REDIS
+    assert "Redis does not answer" in ended.report["error"]
+
+
+def test_a_database_that_is_away_is_told_without_its_password(run, monkeypatch, topic, free_url):
+    port = free_url.split(":")[2].split("/")[0]
+    monkeypatch.setenv("CONQUIET_DATABASE_URL", f"postgresql+psycopg://u:hush%21@127.0.0.1:{port}/x")
+
+    ended = run("publish", table="orders", **{"in": "database"}, to_topic=topic.name)
+
+    assert ended.code == ExitCode.DATABASE
+    assert "the database does not answer" in ended.report["error"]
+    assert "hush" not in ended.told + json.dumps(ended.report)
+
+
+@pytest.mark.parametrize("location", ["database", "jdbc"])
+def test_a_location_needs_its_url(run, topic, location):
+    ended = run("publish", table="orders", **{"in": location}, to_topic=topic.name)
+
+    assert ended.code == ExitCode.ARGUMENTS
+    assert f"CONQUIET_{location.upper()}_URL" in ended.report["error"]
+
+
+def test_nobody_says_where_redis_is(run, monkeypatch):
+    monkeypatch.delenv("CONQUIET_REDIS_URL")
+
+    ended = run("publish", **GOOD)
+
+    assert ended.code == ExitCode.ARGUMENTS
+    assert "nobody says where Redis is" in ended.report["error"]
+
+
+def test_a_file_of_secrets_wins_over_the_environment_and_is_found_where_spark_ships_it(tmp_path, monkeypatch):
+    (tmp_path / "hidden.json").write_text('{"CONQUIET_REDIS_URL": "redis://file"}')
+    environment = {"CONQUIET_REDIS_URL": "redis://environment", "CONQUIET_DATABASE_URL": "sqlite://"}
+    monkeypatch.chdir(tmp_path)
+
+    given = Credentials.read("/where/airflow/wrote/it/hidden.json", environment)
+
+    assert (given.redis_url, given.database_url) == ("redis://file", "sqlite://")
+    assert "redis://" not in repr(given)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("{", "cannot be read"),
+        ('{"CONQUIET_REDIS_URL": 7}', "must be a JSON object of texts"),
+        ('{"REDIS_PASSWORD": "x"}', "has REDIS_PASSWORD; known are CONQUIET_REDIS_URL"),
+    ],
+)
+def test_a_file_of_secrets_that_says_something_else_is_refused(tmp_path, content, sentence):
+    path = tmp_path / "secrets.json"
+    path.write_text(content)
+
+    with pytest.raises(JobError, match=sentence):
+        Credentials.read(str(path), {})
+
+
+def test_passwords_are_hidden_as_they_are_written_and_as_they_are_meant():
+    given = Credentials(redis_url="redis://u:a%2Fb@h", jdbc_password="hush")
+
+    assert given.hidden_in("a%2Fb, a/b, hush and more") == "***, ***, *** and more"
+
+
+def test_a_report_goes_to_a_file_and_to_a_stream(run, tmp_path, valkey, stream):
+    run("publish", table="orders", to_topic="nobody-made-it", report=f"{tmp_path}/report.json")
+    ended = run("publish", table="orders", to_topic="nobody-made-it", report=f"stream:{stream}")
+
+    assert json.loads((tmp_path / "report.json").read_text())["exit_code"] == ExitCode.TOPIC
+    [(_, fields)] = valkey.xrange(stream)
+    assert json.loads(fields[b"data"]) == ended.report
+    assert valkey.pttl(stream) > 0
+
+
+def test_a_report_that_cannot_be_written_is_no_success(run, tmp_path):
+    ended = run("publish", table="orders", to_topic="nobody-made-it", report=f"{tmp_path}/not/there.json")
+
+    assert ended.report["exit_code"] == ExitCode.TOPIC
+    assert "cannot be written to" in ended.told
+
+
+def test_help_names_the_exit_codes_and_needs_no_spark():
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from conquiet.spark.jobs.running import run_job; run_job('aggregate', ['--help'])",
+    ]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+    assert "3 no such topic" in done.stdout
+    assert "--window" in done.stdout

@@ -1,0 +1,62 @@
+"""Hashes of rows: the same for the same text wherever it stands, different for different texts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conquiet.spark.row_hashes import hash_rows
+
+TEXTS = st.lists(
+    st.one_of(st.none(), st.text(max_size=60), st.integers(0, 9_000).map(lambda n: "y" * n)), max_size=30
+)
+
+
+@settings(deadline=None)
+@given(TEXTS, st.integers(0, 5))
+def test_a_texts_hash_depends_on_nothing_but_the_text(texts, skipped):
+    together = hash_rows(pa.array([*["before"] * skipped, *texts], pa.string()).slice(skipped))
+
+    alone = [int(hash_rows(pa.array([text], pa.string()))[0]) for text in texts]
+
+    assert together.tolist() == alone
+
+
+@settings(deadline=None)
+@given(TEXTS)
+def test_different_texts_have_different_hashes(texts):
+    hashes = hash_rows(pa.array(texts, pa.string())).tolist()
+
+    assert len(set(hashes)) == len(set(texts))
+
+
+def test_a_million_rows_that_differ_in_few_places_have_different_hashes():
+    texts = pa.array(
+        [f'{{"number":{number},"pad":"{"x" * 40}","again":{number % 10}}}' for number in range(10**6)]
+    )
+
+    hashes = hash_rows(texts)
+
+    assert len(set(hashes.tolist())) == 10**6
+
+
+def test_another_process_computes_the_same_hashes():
+    program = (
+        "import pyarrow as pa; from conquiet.spark.row_hashes import hash_rows;"
+        "print(hash_rows(pa.array(['{\"a\":1}', '', None, 'x' * 5000])).tolist())"
+    )
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    here = hash_rows(pa.array(['{"a":1}', "", None, "x" * 5_000])).tolist()
+
+    assert elsewhere.stdout.strip() == str(here)

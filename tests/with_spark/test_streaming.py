@@ -1,0 +1,221 @@
+"""Streaming queries: offsets in Spark's checkpoint, each entry once, also over failures and restarts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+
+from conquiet.mq import Message, Producer, Topics
+from conquiet.spark.columns import SCHEMA
+from conquiet.spark.options import ReadOptions
+from conquiet.spark.stream_reader import StreamMicroBatchReader
+from tests.with_spark.server_side import add_orders, numbers_in, streams_of
+
+
+@pytest.fixture
+def run(spark, valkey_url, tmp_path):
+    """Runs a query over all that is available, from where its checkpoint says, into a topic or stream."""
+
+    def run_query(source: dict[str, object], sink: dict[str, object], change=None, name: str = "query"):
+        texts = {option: str(value) for option, value in source.items()}
+        df = spark.readStream.format("redis-stream").options(url=valkey_url, **texts).load().select("data")
+        if change is not None:
+            df = df.mapInArrow(change, df.schema)
+        query = (
+            df.writeStream.format("redis-stream")
+            .options(url=valkey_url, checkpointLocation=str(tmp_path / name), **sink)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query
+
+    return run_query
+
+
+def test_a_query_copies_a_topic_in_bounded_batches_and_goes_on_after_a_restart(run, valkey, topic, stream):
+    producer = Producer(valkey)
+    source = {"topic": topic.name, "start": "earliest", "maxOffsetsPerTrigger": 300, "commitGroup": "spark"}
+    producer.send_many(topic.name, [Message(payload={"number": n}, key=f"k{n}") for n in range(700)])
+
+    first = run(source, {"stream": stream})
+    producer.send_many(topic.name, [Message(payload={"number": n}, key=f"k{n}") for n in range(700, 800)])
+    second = run(source, {"stream": stream})
+
+    assert [progress.numInputRows for progress in first.recentProgress] == [300, 300, 100]
+    assert [progress.numInputRows for progress in second.recentProgress] == [100]
+    assert numbers_in(valkey, stream) == list(range(800))
+    lags = [valkey.xinfo_groups(partition)[0]["lag"] for partition in streams_of(topic)]
+    assert lags == [0, 0, 0]
+
+
+def test_a_failed_batch_is_replayed_and_each_row_arrives_once(run, valkey, topic, stream, tmp_path):
+    flag = tmp_path / "fails"
+    flag.touch()
+    for partition, name in enumerate(streams_of(topic)):
+        add_orders(valkey, name, range(partition * 1_000, partition * 1_000 + 1_000))
+
+    def fail_on_the_last_partition(batches):
+        for batch in batches:
+            yield batch
+            if flag.exists() and json.loads(batch.column("data")[0].as_py())["number"] >= 2_000:
+                raise RuntimeError("as if the machine had died")
+
+    source, sink = {"topic": topic.name, "start": "earliest"}, {"stream": stream}
+    with pytest.raises(PySparkException, match="as if the machine had died"):
+        run(source, sink, fail_on_the_last_partition)
+    assert valkey.xlen(stream) >= 1_000
+    Path(flag).unlink()
+    run(source, sink, fail_on_the_last_partition)
+
+    assert numbers_in(valkey, stream) == list(range(3_000))
+
+
+def test_a_replayed_batch_is_divided_as_it_was(valkey, valkey_url, stream):
+    add_orders(valkey, stream, range(5_000))
+    options = ReadOptions.of(
+        {"url": valkey_url, "stream": stream, "start": "earliest", "rowsPerSplit": "500"}
+    )
+    reader = StreamMicroBatchReader(options, SCHEMA)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    before = [(split.first, split.last) for split in reader.partitions(start, end)]
+    add_orders(valkey, stream, range(50_000))
+
+    after = [
+        (split.first, split.last) for split in StreamMicroBatchReader(options, SCHEMA).partitions(start, end)
+    ]
+
+    assert after == before
+    assert len(before) >= 8
+
+
+def reader_of(url: str, stream: str, **options: object) -> StreamMicroBatchReader:
+    texts = {name: str(value) for name, value in options.items()}
+    return StreamMicroBatchReader(ReadOptions.of({"url": url, "stream": stream, **texts}), SCHEMA)
+
+
+def numbers_between(reader: StreamMicroBatchReader, start, end) -> list[int]:
+    return [
+        json.loads(text)["number"]
+        for split in reader.partitions(start, end)
+        for batch in reader.read(split)
+        for text in batch.column("data").to_pylist()
+    ]
+
+
+def numbers_from(reader: StreamMicroBatchReader) -> list[int]:
+    start = reader.initialOffset()
+    return numbers_between(reader, start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+
+
+def test_a_query_starts_at_the_earliest_the_latest_an_id_a_time_or_a_groups_position(
+    valkey, valkey_url, stream
+):
+    for number in range(5):
+        valkey.xadd(stream, {"data": json.dumps({"number": number})}, id=f"{1_700_000_000_000 + number}-0")
+    valkey.xgroup_create(stream, "billing", "1700000000001-0")
+
+    assert numbers_from(reader_of(valkey_url, stream, start="earliest")) == [0, 1, 2, 3, 4]
+    assert numbers_from(reader_of(valkey_url, stream)) == []
+    assert numbers_from(reader_of(valkey_url, stream, start="1700000000003-0")) == [3, 4]
+    assert numbers_from(reader_of(valkey_url, stream, start="2023-11-14T22:13:20.002Z")) == [2, 3, 4]
+    assert numbers_from(reader_of(valkey_url, stream, start="group:billing")) == [2, 3, 4]
+    with pytest.raises(Exception, match="no such group"):
+        reader_of(valkey_url, stream, start="group:nobody").initialOffset()
+
+
+def test_a_query_touches_no_group(valkey, valkey_url, stream):
+    add_orders(valkey, stream, range(10))
+    valkey.xgroup_create(stream, "billing", "0-0")
+
+    numbers_from(reader_of(valkey_url, stream, start="earliest"))
+
+    [group] = valkey.xinfo_groups(stream)
+    assert (group["lag"], group["pending"], group["last-delivered-id"]) == (10, 0, b"0-0")
+
+
+def test_a_mirrored_group_is_never_moved_back(valkey, valkey_url, stream):
+    ids = add_orders(valkey, stream, range(10))
+    reader = reader_of(valkey_url, stream, start="earliest", commitGroup="spark")
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    reader.commit(end)
+
+    reader.commit(reader.initialOffset())
+
+    [group] = valkey.xinfo_groups(stream)
+    assert (group["lag"], group["last-delivered-id"]) == (0, ids[-1].encode())
+
+
+def test_entries_trimmed_before_they_were_read_are_reported_with_the_gap(valkey, valkey_url, stream):
+    ids = add_orders(valkey, stream, range(100))
+    reader = reader_of(valkey_url, stream, start="earliest")
+    read = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    later = add_orders(valkey, stream, range(100, 200))
+    valkey.xtrim(stream, minid=later[30], approximate=False)
+
+    with pytest.raises(Exception, match="were trimmed or deleted") as lost:
+        reader.latestOffset(read, reader.getDefaultReadLimit())
+
+    assert (lost.value.after, lost.value.before, lost.value.at_most) == (ids[-1], later[30], 30)
+    careless = reader_of(valkey_url, stream, start="earliest", failOnDataLoss="false")
+    end = careless.latestOffset(read, careless.getDefaultReadLimit())
+    assert numbers_between(careless, read, end) == list(range(130, 200))
+
+
+def test_trimming_what_was_read_loses_nothing(valkey, valkey_url, stream):
+    add_orders(valkey, stream, range(100))
+    reader = reader_of(valkey_url, stream, start="earliest", maxOffsetsPerTrigger=60)
+    first = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    second = reader.latestOffset(first, reader.getDefaultReadLimit())
+    later = add_orders(valkey, stream, range(100, 110))
+    valkey.xtrim(stream, minid=later[0], approximate=False)
+
+    third = reader.latestOffset(second, reader.getDefaultReadLimit())
+
+    assert numbers_between(reader, second, third) == list(range(100, 110))
+
+
+def test_a_limit_is_shared_by_the_partitions_and_nothing_is_left_behind(valkey, valkey_url, topic):
+    for partition, (stream, count) in enumerate(zip(streams_of(topic), (5, 100, 1_000), strict=True)):
+        add_orders(valkey, stream, range(partition * 10_000, partition * 10_000 + count))
+    options = {"url": valkey_url, "topic": topic.name, "start": "earliest", "maxOffsetsPerTrigger": "300"}
+    reader = StreamMicroBatchReader(ReadOptions.of(options), SCHEMA)
+    offset, found, sizes = reader.initialOffset(), [], []
+
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        numbers = numbers_between(reader, offset, end)
+        sizes.append(len(numbers))
+        found += numbers
+        offset = end
+
+    assert sizes == [300, 300, 300, 205]
+    assert sorted(found) == [*range(5), *range(10_000, 10_100), *range(20_000, 21_000)]
+
+
+def test_a_partition_that_a_topic_grows_by_is_read_from_its_beginning(valkey, valkey_url, topic):
+    options = {"url": valkey_url, "topic": topic.name, "start": "latest"}
+    reader = StreamMicroBatchReader(ReadOptions.of(options), SCHEMA)
+    start = reader.initialOffset()
+    grown = Topics(valkey).grow(topic.name, 4)
+    add_orders(valkey, grown.keys.stream(3), range(10))
+
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+
+    assert numbers_between(reader, start, end) == list(range(10))
+
+
+def test_available_now_ends_where_the_stream_ended_when_it_began(valkey, valkey_url, stream):
+    add_orders(valkey, stream, range(10))
+    reader = reader_of(valkey_url, stream, start="earliest")
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    add_orders(valkey, stream, range(10, 20))
+
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+
+    assert numbers_between(reader, start, end) == list(range(10))
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end

@@ -1,0 +1,282 @@
+"""Attempts of one task: each row is added once, whoever sends it, how often, and in whatever order."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import uuid
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import StringType, StructField, StructType
+
+from conquiet.errors import QueueError, TopicError
+from conquiet.mq import HashPartitioner, Message, Producer
+from conquiet.spark.errors import RowsDifferError
+from conquiet.spark.lanes import Attempt
+from conquiet.spark.options import WriteOptions
+from conquiet.spark.places import open_place
+from conquiet.spark.targets import open_target
+from conquiet.spark.writers import StreamBatchWriter, TaskWriter, WrittenRows
+from tests.with_spark.server_side import envelopes_in, numbers_in, streams_of
+
+DATA = StructType([StructField("data", StringType())])
+
+
+class DiedError(Exception):
+    """The attempt dies here."""
+
+
+def attempt_of(write_id: str | None = None, batch: int = 0, task: int = 0) -> Attempt:
+    return Attempt(write_id or uuid.uuid4().hex, batch, task)
+
+
+def send(url, rows, attempt, *, dies_after=None, size=100, **place) -> None:
+    """One attempt: batches of `size` rows; dies before it has sent all of them if it is told to."""
+    options = WriteOptions.of({"url": url, **place})
+    with task_writer(options, attempt) as writer:
+        for first in range(0, len(rows), size):
+            if dies_after is not None and first >= dies_after:
+                raise DiedError
+            some = rows[first : first + size]
+            columns = {name: [row[name] for row in some] for name in some[0]}
+            writer.add(pa.RecordBatch.from_pydict(columns))
+        writer.finish()
+
+
+@contextmanager
+def task_writer(options, attempt):
+    with (
+        open_place(options.place) as client,
+        TaskWriter(client, open_target(client, options), options, attempt) as writer,
+    ):
+        yield writer
+
+
+def rows_of(numbers, **more) -> list[dict[str, object]]:
+    return [{"data": json.dumps({"number": number}), **more} for number in numbers]
+
+
+def test_an_attempt_goes_on_where_the_last_one_died(valkey, valkey_url, stream):
+    attempt, rows = attempt_of(), rows_of(range(2_000))
+    with pytest.raises(DiedError):
+        send(valkey_url, rows, attempt, dies_after=700, stream=stream)
+    assert 0 < valkey.xlen(stream) < 2_000
+
+    send(valkey_url, rows, attempt, stream=stream)
+
+    assert numbers_in(valkey, stream) == list(range(2_000))
+
+
+def test_an_attempt_with_the_rows_in_another_order_adds_each_once(valkey, valkey_url, stream):
+    attempt, rows = attempt_of(), rows_of([*range(1_500), *range(500)])
+    with pytest.raises(DiedError):
+        send(valkey_url, rows, attempt, dies_after=1_100, stream=stream)
+
+    random.Random(1).shuffle(rows)
+    send(valkey_url, rows, attempt, stream=stream, size=333)
+
+    assert numbers_in(valkey, stream) == sorted([*range(1_500), *range(500)])
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 30), max_size=60), st.lists(st.integers(0, 60), max_size=3), st.randoms())
+def test_however_often_a_task_is_tried_each_row_is_added_once(valkey, valkey_url, numbers, deaths, chance):
+    stream, attempt = f"test:{uuid.uuid4().hex}", attempt_of()
+    rows = rows_of(numbers)
+    for dies_after in deaths:
+        chance.shuffle(rows)
+        try:
+            send(valkey_url, rows, attempt, dies_after=dies_after, size=7, stream=stream)
+        except DiedError:
+            continue
+
+    send(valkey_url, rows, attempt, size=5, stream=stream)
+
+    assert numbers_in(valkey, stream) == sorted(numbers)
+
+
+def test_attempts_that_run_at_the_same_time_add_each_row_once(valkey, valkey_url, topic):
+    attempt = attempt_of()
+    errors = []
+
+    def run(seed: int) -> None:
+        rows = rows_of(range(3_000))
+        random.Random(seed).shuffle(rows)
+        try:
+            send(valkey_url, rows, attempt, size=50, topic=topic.name)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not errors
+    assert numbers_in(valkey, *streams_of(topic)) == list(range(3_000))
+
+
+def test_an_attempt_that_has_other_rows_is_refused_with_their_number(valkey_url, stream):
+    attempt = attempt_of()
+    send(valkey_url, rows_of(range(10)), attempt, stream=stream)
+
+    with pytest.raises(RowsDifferError, match="task 0 added 3 entries") as refused:
+        send(valkey_url, rows_of([*range(7), 100]), attempt, stream=stream)
+
+    assert refused.value.extra == 3
+
+
+def test_other_tasks_batches_and_writes_have_rows_of_their_own(valkey, valkey_url, stream):
+    rows = rows_of([1])
+    for attempt in (
+        attempt_of("w", 0, 0),
+        attempt_of("w", 0, 1),
+        attempt_of("v", 0, 0),
+        attempt_of("w", 1, 0),
+    ):
+        send(valkey_url, rows, attempt, stream=stream)
+
+    assert numbers_in(valkey, stream) == [1, 1, 1, 1]
+
+
+def test_a_replayed_batch_adds_nothing(valkey, valkey_url, stream):
+    rows = rows_of(range(100))
+    for batch in (0, 1, 1, 1):
+        send(valkey_url, rows, attempt_of("query", batch), stream=stream)
+
+    assert valkey.xlen(stream) == 200
+
+
+def test_a_straggler_of_an_earlier_batch_is_refused(valkey, valkey_url, stream):
+    send(valkey_url, rows_of([1]), attempt_of("query", 5), stream=stream)
+
+    with pytest.raises(QueueError, match="STALEBATCH"):
+        send(valkey_url, rows_of([2]), attempt_of("query", 4), stream=stream)
+
+    assert numbers_in(valkey, stream) == [1]
+
+
+def test_an_attempt_that_outlives_its_write_is_refused(valkey, valkey_url, stream):
+    attempt = attempt_of()
+    send(valkey_url, rows_of([1]), attempt, stream=stream)
+    [key] = valkey.keys(f"*{stream}*spark*")
+    StreamBatchWriter(WriteOptions.of({"url": valkey_url, "stream": stream}), DATA).commit(
+        [WrittenRows(1, [key.decode()])]
+    )
+
+    with pytest.raises(QueueError, match="STALEBATCH"):
+        send(valkey_url, rows_of([1]), attempt, stream=stream)
+
+    assert numbers_in(valkey, stream) == [1]
+
+
+def test_what_a_query_keeps_for_replays_does_not_grow_with_its_batches(valkey, valkey_url, stream):
+    for batch in range(5):
+        send(valkey_url, rows_of(range(100)), attempt_of("query", batch), stream=stream)
+
+    [key] = valkey.keys(f"*{stream}*spark*")
+    assert valkey.strlen(key) == 36 + 8 * 100
+    assert 0 < valkey.pttl(key) <= 24 * 3_600_000
+
+
+def test_a_server_that_forgot_the_script_is_told_again(valkey, valkey_url, stream):
+    options = WriteOptions.of({"url": valkey_url, "stream": stream})
+    with task_writer(options, attempt_of()) as writer:
+        for numbers in (range(10), range(10, 20)):
+            writer.add(pa.RecordBatch.from_pydict({"data": [row["data"] for row in rows_of(numbers)]}))
+            valkey.script_flush()
+        writer.finish()
+
+    assert numbers_in(valkey, stream) == list(range(20))
+
+
+def test_a_plain_write_adds_everything_again(valkey, valkey_url, stream):
+    for _ in range(2):
+        send(valkey_url, rows_of(range(1_200)), attempt_of("w"), stream=stream, dedupe="off")
+
+    assert valkey.xlen(stream) == 2_400
+
+
+def test_a_dedupe_column_counts_across_writes_and_producers(valkey, valkey_url, topic):
+    producer = Producer(valkey)
+    producer.send(topic.name, {"number": 1}, key="a", dedupe_id="order-1")
+    rows = [
+        {"data": json.dumps({"number": number}), "key": "a", "order": f"order-{number}"}
+        for number in (1, 2, 2, 3)
+    ]
+
+    for _ in range(2):
+        send(valkey_url, rows, attempt_of(), topic=topic.name, dedupeColumn="order")
+    producer.send(topic.name, {"number": 3}, key="a", dedupe_id="order-3")
+
+    assert numbers_in(valkey, *streams_of(topic)) == [1, 2, 3]
+
+
+def test_keys_go_where_the_producer_sends_them(valkey, valkey_url, topic):
+    keys = [f"customer-{number}" for number in range(200)] + ["ü", ""]
+    rows = [{"data": json.dumps({"number": n}), "key": key} for n, key in enumerate(keys)]
+    send(valkey_url, rows, attempt_of(), topic=topic.name)
+    Producer(valkey).send_many(topic.name, [Message(payload={"number": 0}, key=key) for key in keys])
+
+    places = {}
+    for envelope in envelopes_in(valkey, topic):
+        places.setdefault(envelope["key"], set()).add(envelope["partitionId"])
+
+    partition_for = HashPartitioner().partition_for
+    assert places == {key: {partition_for(key, 3)} for key in keys}
+
+
+def test_rows_of_one_partition_keep_their_order(valkey, valkey_url, topic):
+    rows = [{"data": json.dumps({"number": n}), "key": f"k{n % 7}"} for n in range(3_000)]
+
+    send(valkey_url, rows, attempt_of(), topic=topic.name, size=1_000)
+
+    for stream in streams_of(topic):
+        found = [json.loads(fields[b"data"])["payload"]["number"] for _, fields in valkey.xrange(stream)]
+        assert found == sorted(found)
+
+
+def test_a_given_partition_wins_over_the_key(valkey, valkey_url, topic):
+    rows = rows_of([1, 2], key="a", partition=2)
+
+    send(valkey_url, rows, attempt_of(), topic=topic.name)
+
+    assert numbers_in(valkey, topic.keys.stream(2)) == [1, 2]
+    with pytest.raises(TopicError, match="has no partition 3"):
+        send(valkey_url, rows_of([1], partition=3), attempt_of(), topic=topic.name)
+
+
+@pytest.mark.parametrize("data", [None, "", "[1]", "text", '"{}"'])
+def test_what_is_no_json_object_is_not_written(valkey, valkey_url, stream, data):
+    with pytest.raises(ValueError, match="data must be a JSON object"):
+        send(valkey_url, [{"data": "{}"}, {"data": data}], attempt_of(), stream=stream)
+
+    assert valkey.xlen(stream) == 0
+
+
+def test_rows_of_any_size_are_added(valkey, valkey_url, stream):
+    texts = ["x" * size for size in (0, 1, 9, 10, 99, 100, 70_000, 3_000_000)]
+    rows = [{"data": json.dumps({"text": text})} for text in texts]
+
+    send(valkey_url, rows, attempt_of(), stream=stream)
+
+    assert [json.loads(fields[b"data"])["text"] for _, fields in valkey.xrange(stream)] == texts
+
+
+def test_an_error_of_the_server_names_the_stream(valkey, valkey_url, stream):
+    valkey.set(stream, "no stream")
+
+    for dedupe in ("rows", "off"):
+        with pytest.raises(QueueError, match=f"{stream}.*WRONGTYPE"):
+            send(valkey_url, rows_of([1]), attempt_of(), stream=stream, dedupe=dedupe)
+
+
+def test_a_server_that_is_away_is_a_visible_error(free_url, stream):
+    with pytest.raises(QueueError, match="refused"):
+        send(free_url, rows_of([1]), attempt_of(), stream=stream)
