@@ -49,6 +49,18 @@ def test_topics_are_created_listed_grown_and_never_shrunk(run_on_each, topic):
     assert topic in run_on_each("topics", "list").out
 
 
+def test_a_topic_that_cannot_be_read_hides_no_other(run, topic, valkey):
+    assert run("topics", "create", f"{topic}-broken").code == 0
+    assert run("topics", "create", topic).code == 0
+    valkey.set(f"stream:topic:{topic}-broken:p:0", "not a stream")
+
+    listed = {one["name"]: one for one in run("topics", "list", "--json").json["topics"]}
+    assert "WRONGTYPE" in listed[f"{topic}-broken"]["error"]
+    assert listed[topic]["partitions"] == 1
+    assert "WRONGTYPE" in run("topics", "list").out
+    valkey.delete(f"stream:topic:{topic}-broken:p:0")
+
+
 @pytest.mark.parametrize(
     "destructive",
     [

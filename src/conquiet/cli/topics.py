@@ -10,9 +10,10 @@ import typer
 from conquiet.cli.documents import topic_document
 from conquiet.cli.site import DryRunOption, Site, YesOption, command
 from conquiet.cli.values import parse_duration, shown_time
+from conquiet.errors import QueueError, TopicError
 
 if TYPE_CHECKING:
-    from conquiet.mq import Topic
+    from conquiet.mq import MqAdmin, Topic
 
 _Topic = Annotated[str, typer.Argument(help="The topic's name.", metavar="TOPIC")]
 _Partitions = Annotated[int, typer.Option("--partitions", "-p", help="How many partitions.")]
@@ -28,19 +29,38 @@ def register(app: typer.Typer) -> None:
 
 def list_all(site: Site) -> None:
     """Every topic of the server."""
-    from conquiet.mq import MqAdmin
+    from conquiet.mq import MqAdmin, Topics
 
     with site.client() as client:
-        documents = [topic_document(stats) for stats in MqAdmin(client).topics()]
+        admin = MqAdmin(client)
+        found = [_document(admin, name) for name in Topics(client).names()]
+    documents = [one for one in found if one is not None]
 
     def tell() -> None:
         rows = [
             (one["name"], one["partitions"], one["length"], one["last_id"], shown_time(one["created_at_ms"]))
+            if "error" not in one
+            else (one["name"], "?", "?", one["error"], "?")
             for one in documents
         ]
         site.output.table(("topic", ">partitions", ">length", "last id", "created (UTC)"), rows)
 
     site.output.show({"topics": documents}, tell)
+
+
+def _document(admin: MqAdmin, name: str) -> dict[str, Any] | None:
+    """What is known of a topic: its error if it cannot be read, nothing if it has just been deleted."""
+    from conquiet.queue.connection import is_unanswered
+
+    try:
+        return topic_document(admin.topic(name))
+    except TopicError:
+        return None
+    except QueueError as error:
+        # A key of another type in one topic hides no other topic; without a server there is nothing to show.
+        if is_unanswered(error):
+            raise
+        return {"name": name, "error": str(error)}
 
 
 def create(

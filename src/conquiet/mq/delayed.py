@@ -67,7 +67,7 @@ def _has_more_after_chunk(topic: Topic, partitions: list[int]) -> bool:
     keys, first = topic.keys, partitions[0]
     streams = [keys.stream(partition) for partition in partitions]
     all_keys = [keys.delayed(first), keys.delayed_items(first), *streams]
-    moved, stuck = topic.run("move_due", all_keys, "", _CHUNK, *partitions)
+    moved, stuck = topic.run_sealed("move_due", all_keys, "", _CHUNK, *partitions, seal=all_keys[:1])
     if stuck:
         emit("conquiet_mq_delayed_stuck_total", len(stuck), topic.name)
         _log.warning(

@@ -101,7 +101,7 @@ def trim_partition(
     arguments = (length, age_ms, "", _MAX_COUNTED if dry_run else _CHUNK, int(dry_run), *groups)
     removed, missing, has_more = 0, [], 0
     for number in count(1):
-        step, has_more, missing = topic.run("trim", keys, *arguments)
+        step, has_more, missing = topic.run_sealed("trim", keys, *arguments, seal=keys)
         removed += step
         if dry_run or not has_more or number == max_steps:
             break

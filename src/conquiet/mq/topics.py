@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -24,6 +24,9 @@ from conquiet.queue.connection import (
     forget_connections,
     visible_errors,
 )
+
+#: What create_topic.lua writes of a topic.
+_META = ("partitionCount", "layout", "createdAt", "policies")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,12 @@ class Topic:
             return run_script(self.client, script, keys, arguments)
 
     def run_sealed(
-        self, script: str, keys: list[str], *arguments: Any, seal: Sequence[str | int], group: str
+        self,
+        script: str,
+        keys: list[str],
+        *arguments: Any,
+        seal: Sequence[str | int],
+        group: str | None = None,
     ) -> Any:
         """Run a script whose reply begins with the seal, and return what follows it.
 
@@ -143,11 +151,23 @@ class Topics:
     def open(self, name: str) -> Topic:
         """The topic; a name without meta is a plain stream, its own only partition (legacy mode)."""
         with visible_errors("open", stream=name, group=None):
-            reply = self._client.hgetall(self._keys.meta(name))
-        meta = {_text(field): _text(value) for field, value in reply.items()}
-        if not meta:
+            reply = execute(self._client, "HMGET", self._keys.meta(name), *_META)
+        if reply == [None] * len(_META):
             return Topic(client=self._client, name=name, partition_count=1, layout="legacy")
-        return self._topic(name, meta)
+        try:
+            count, layout, created_at, policies = reply
+            return Topic(
+                client=self._client,
+                name=name,
+                partition_count=int(count),
+                layout=layout.decode(),
+                policies=TopicPolicies(**json.loads(policies or "{}")),
+                created_at_ms=int(created_at),
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            forget_connections(self._client)
+            reason = f"its meta cannot be read, or the reply was that of another call: {reply!r:.200}"
+            raise QueueError("open", stream=name, group=None, reason=reason) from error
 
     def open_existing(self, name: str) -> Topic:
         """The topic, or the plain stream.
@@ -207,16 +227,6 @@ class Topics:
             self.open(name)
             if count
             else Topic(client=self._client, name=name, partition_count=0, layout=layout)
-        )
-
-    def _topic(self, name: str, meta: Mapping[str, str]) -> Topic:
-        return Topic(
-            client=self._client,
-            name=name,
-            partition_count=int(meta["partitionCount"]),
-            layout=meta["layout"],  # type: ignore[arg-type]  # written by create_topic.lua
-            policies=TopicPolicies(**json.loads(meta.get("policies", "{}"))),
-            created_at_ms=int(meta["createdAt"]),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import redis
@@ -26,15 +27,23 @@ def topics(client: redis.Redis) -> Topics:
 @pytest.fixture
 def topic(topics: Topics, name: str) -> Iterator[Topic]:
     """One topic with one partition."""
-    yield topics.create(name)
-    if name in topics.names():
-        topics.delete(name)
+    with _gone_afterwards(topics, name):
+        yield topics.create(name)
 
 
 @pytest.fixture
-def wide(topics: Topics, name: str) -> Topic:
+def wide(topics: Topics, name: str) -> Iterator[Topic]:
     """One topic with four partitions."""
-    return topics.create(f"{name}-wide", 4)
+    with _gone_afterwards(topics, f"{name}-wide"):
+        yield topics.create(f"{name}-wide", 4)
+
+
+@contextmanager
+def _gone_afterwards(topics: Topics, name: str) -> Iterator[None]:
+    # Other tests look at every topic of the server, and some of these are broken on purpose.
+    yield
+    if name in topics.names():
+        topics.delete(name)
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 -- KEYS[1] the delayed set   KEYS[2] the delayed items   KEYS[3…] the streams of the partitions
 -- ARGV[1] now, ms, or ''   ARGV[2] how many   ARGV[3…] the numbers of the partitions, as KEYS[3…]
 --
--- An item is its partition, a colon, and the entry's data. Returns {how many were added, the names of items that could
--- not be: they have no data, or a partition that is not given}.
+-- An item is its partition, a colon, and the entry's data. Returns {the delayed set, how many were added, the
+-- names of items that could not be: they have no data, or a partition that is not given}.
 
 local now = now_ms(ARGV[1])
 local stream_of = {}
@@ -24,4 +24,4 @@ for _, item in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT',
     redis.call('ZADD', KEYS[1], now + 60000, item)
   end
 end
-return {moved, stuck}
+return {KEYS[1], moved, stuck}

@@ -6,7 +6,7 @@
 -- ARGV[1] keep at least so many entries, '' for any   ARGV[2] keep what is not older, ms, '' for any
 -- ARGV[3] now, ms, or ''   ARGV[4] remove at most so many   ARGV[5] '1' to only count   ARGV[6…] the groups of the topic
 --
--- Returns {removed, 1 if there may be more to remove, groups that the stream lacks}.
+-- Returns {the stream, removed, 1 if there may be more to remove, groups that the stream lacks}.
 
 -- By text: a number of Lua holds 53 of an id's 64 bits.
 local function is_less(a, b)
@@ -21,7 +21,7 @@ local function is_before(a, b)
   return is_less(a_sequence, b_sequence)
 end
 
-if redis.call('EXISTS', KEYS[1]) == 0 then return {0, 0, {}} end
+if redis.call('EXISTS', KEYS[1]) == 0 then return {KEYS[1], 0, 0, {}} end
 local low, is_here = nil, {}
 for _, info in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   local group = {}
@@ -38,19 +38,19 @@ local missing = {}
 for i = 6, #ARGV do
   if not is_here[ARGV[i]] then missing[#missing + 1] = ARGV[i] end
 end
-if not low or #missing > 0 then return {0, 0, missing} end
+if not low or #missing > 0 then return {KEYS[1], 0, 0, missing} end
 if ARGV[2] ~= '' then
   local oldest_kept = string.format('%.0f-0', math.max(0, now_ms(ARGV[3]) - tonumber(ARGV[2])))
   if is_before(oldest_kept, low) then low = oldest_kept end
 end
 -- Nothing lies before it, and XRANGE refuses to look.
-if low == '0-0' then return {0, 0, missing} end
+if low == '0-0' then return {KEYS[1], 0, 0, missing} end
 
 local limit = tonumber(ARGV[4])
 if ARGV[1] ~= '' then limit = math.min(limit, redis.call('XLEN', KEYS[1]) - tonumber(ARGV[1])) end
-if limit <= 0 then return {0, 0, missing} end
+if limit <= 0 then return {KEYS[1], 0, 0, missing} end
 local entries = redis.call('XRANGE', KEYS[1], '-', '(' .. low, 'COUNT', limit + 1)
 local first_kept = entries[limit + 1]
-if ARGV[5] == '1' then return {math.min(#entries, limit), first_kept and 1 or 0, missing} end
+if ARGV[5] == '1' then return {KEYS[1], math.min(#entries, limit), first_kept and 1 or 0, missing} end
 local removed = redis.call('XTRIM', KEYS[1], 'MINID', '=', first_kept and first_kept[1] or low)
-return {removed, first_kept and 1 or 0, missing}
+return {KEYS[1], removed, first_kept and 1 or 0, missing}
