@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    1,000 orders, a killed worker, nothing lost   (ARGS=… for options)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
-	@echo "make check   format, lint, types, layers, README blocks"
+	@echo "make check   format, lint, types, layers"
 	@echo "make chaos   workers and server killed at random           (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
 
@@ -29,7 +29,6 @@ check: $(VENV)/.all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/pages
 
 chaos: $(VENV)/.all
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(ARGS)

@@ -23,7 +23,12 @@ def program_of(page: Path) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    # Pages on Spark share the Java process of Spark's tests.
+    [pytest.param(page, marks=[pytest.mark.xdist_group("spark")] * ("spark" in page.name)) for page in PAGES],
+    ids=lambda page: page.name,
+)
 def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     program = program_of(page)
