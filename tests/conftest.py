@@ -16,6 +16,8 @@ from tests.services import REDIS_KINDS, database, open_engine, redis_server
 
 # A shell that forbids bytecode makes every subprocess compile everything anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Java processes of tests live for seconds: what the optimising compiler spends is never earned back.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 MakeQueue = Callable[..., RedisStreamsQueue]
 
