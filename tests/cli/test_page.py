@@ -1,4 +1,4 @@
-"""docs/cli.md: every console command runs, with the exit codes and JSON shapes that the page tells."""
+"""Pages of commands: each one runs, with the exit codes and JSON shapes that its page tells."""
 
 from __future__ import annotations
 
@@ -16,16 +16,13 @@ from conquiet import EmbeddedServer
 from conquiet.cli.exits import ExitCode
 from tests.cli.processes import ended, running
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-BLOCKS = re.findall(r"^```(console|bash|json)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
 COMMAND = re.compile(r"^\$ (?P<line>.*?)(?:\s+# (?:exit (?P<code>\d+)|(?P<runs>until Ctrl-C)|.*))?$")
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A private server, and the page's handlers in the current directory."""
-    handlers = re.search(r"^```python\n# handlers.py\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[1]
-    (tmp_path / "handlers.py").write_text(handlers)
+    """A private server, and a directory of its own."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     with EmbeddedServer() as server:
         monkeypatch.setenv("CONQUIET_REDIS_URL", server.url)
@@ -59,10 +56,15 @@ def shape(value: object) -> object:
     return None
 
 
-def test_every_command_of_the_page_ends_as_the_page_says_and_prints_what_it_shows(place):
+@pytest.mark.parametrize(("page", "at_least"), [("cli.md", 40), ("operations.md", 25)])
+def test_every_command_of_the_page_ends_as_the_page_says_and_prints_what_it_shows(page, at_least, place):
+    text_of_page = (DOCS / page).read_text()
+    handlers = re.search(r"^```python\n# handlers.py\n(.*?)^```$", text_of_page, re.MULTILINE | re.DOTALL)[1]
+    (place / "handlers.py").write_text(handlers)
+    blocks = re.findall(r"^```(console|bash|json)\n(.*?)^```$", text_of_page, re.MULTILINE | re.DOTALL)
     ran = None
     commands = 0
-    for kind, text in BLOCKS:
+    for kind, text in blocks:
         if kind == "json":
             printed = json.loads(ran.stdout.splitlines()[-1] if ran.stdout else ran.stderr)
             assert shape(printed) == shape(json.loads(text)), ran.args
@@ -74,10 +76,10 @@ def test_every_command_of_the_page_ends_as_the_page_says_and_prints_what_it_show
                 continue
             ran = run_line(match["line"], place)
             assert ran.returncode == int(match["code"] or 0), (match["line"], ran.stdout, ran.stderr)
-    assert commands > 40
+    assert commands > at_least
 
 
 def test_the_table_of_exit_codes_is_complete():
-    table = PAGE.partition("## Exit codes")[2].partition("## JSON")[0]
+    table = (DOCS / "cli.md").read_text().partition("## Exit codes")[2].partition("## JSON")[0]
 
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == set(map(int, ExitCode))

@@ -1,0 +1,142 @@
+"""One trial: a private server, tasks, and workers that are killed or timed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.peers.systems_list import System
+from conquiet import EmbeddedServer
+
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survivors:
+    """What became of the tasks."""
+
+    total: int
+    kills: int
+    #: Tasks without an effect when nobody wanted to wait any longer.
+    missing: int
+    #: Tasks with more than one effect.
+    doubled: int
+    #: From the last start of a worker to the last effect.
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A system in the programs of one environment, in a directory of its own."""
+
+    system: System
+    programs: Path
+    directory: Path
+
+    def survivors(self, *, total: int = 200, kills: int = 3, patience_s: float = 90.0) -> Survivors:
+        """Kill the worker each time a few more tasks are done; then let one work until nothing moves."""
+        database = self.directory / "effects.db"
+        with sqlite3.connect(database) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("CREATE TABLE effects (number INTEGER)")
+        connection.close()
+        with EmbeddedServer() as server:
+            environment = self._environment(server.url) | {"PEERS_DATABASE": str(database)}
+            self._enqueue(total, environment)
+            for kill in range(1, kills + 1):
+                with self._worker(environment):
+                    _wait_for(database, total * kill // (kills + 2), self.system)
+            begun = moved = time.monotonic()
+            effects: Counter[int] = Counter()
+            with self._worker(environment):
+                while len(effects) < total and time.monotonic() - moved < patience_s:
+                    time.sleep(0.2)
+                    now = _effects(database)
+                    if now != effects:
+                        effects, moved = now, time.monotonic()
+                # One that comes once more comes late.
+                time.sleep(2)
+            effects = _effects(database)
+        doubled = sum(count > 1 for count in effects.values())
+        return Survivors(
+            total=total,
+            kills=kills,
+            missing=total - len(effects),
+            doubled=doubled,
+            seconds=round(moved - begun, 1),
+        )
+
+    def per_second(self, *, total: int = 5_000, patience_s: float = 120.0) -> float:
+        """Tasks that do nothing, from the first to the last one, on a worker of one process."""
+        times = self.directory / "times"
+        with EmbeddedServer() as server:
+            environment = self._environment(server.url)
+            environment |= {"PEERS_TIMES": str(times), "PEERS_TOTAL": str(total)}
+            self._enqueue(total, environment)
+            end = time.monotonic() + patience_s
+            with self._worker(environment):
+                while len(moments := _moments(times)) < 2:
+                    if time.monotonic() > end:
+                        raise BenchmarkError(f"{self.system.name}: not done in {patience_s} s; {self._log()}")
+                    time.sleep(0.1)
+        return (total - 1) / (moments[1] - moments[0])
+
+    def _environment(self, url: str) -> dict[str, str]:
+        path = {"PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(_ROOT)}
+        return os.environ | path | {"PEERS_REDIS_URL": url} | self.system.environment
+
+    def _enqueue(self, total: int, environment: dict[str, str]) -> None:
+        command = [str(self.programs / "python"), "-m", self.system.module, str(total)]
+        subprocess.run(command, env=environment, cwd=self.directory, check=True, timeout=120)
+
+    @contextmanager
+    def _worker(self, environment: dict[str, str]) -> Iterator[None]:
+        """A worker with all its processes, killed at the end."""
+        program, *arguments = (part.format(url=environment["PEERS_REDIS_URL"]) for part in self.system.worker)
+        with (self.directory / "worker.log").open("ab") as log:
+            process = subprocess.Popen(
+                [str(self.programs / program), *arguments],
+                env=environment,
+                cwd=self.directory,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            try:
+                yield
+                if process.poll() is not None:
+                    raise BenchmarkError(f"{self.system.name}: the worker ended by itself; {self._log()}")
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _log(self) -> str:
+        return (self.directory / "worker.log").read_text(errors="replace")[-1_000:]
+
+
+def _wait_for(database: Path, wanted: int, system: System) -> None:
+    end = time.monotonic() + 120
+    while len(_effects(database)) < wanted:
+        if time.monotonic() > end:
+            raise BenchmarkError(f"{system.name}: no {wanted} effects in 120 s")
+        time.sleep(0.01)
+
+
+def _effects(database: Path) -> Counter[int]:
+    with sqlite3.connect(database, timeout=30) as connection:
+        found = Counter(number for (number,) in connection.execute("SELECT number FROM effects"))
+    connection.close()
+    return found
+
+
+def _moments(times: Path) -> list[float]:
+    return [float(line) for line in times.read_text().split()] if times.exists() else []
