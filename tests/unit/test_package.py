@@ -64,3 +64,11 @@ def test_every_direct_dependency_is_installed_at_its_pinned_version():
 
 def test_the_version_is_told_once():
     assert conquiet.__version__ == version("conquiet")
+
+
+def test_importing_the_mq_pays_for_no_sqlalchemy():
+    code = (
+        "import conquiet.mq, sys; print('sqlalchemy' in sys.modules, conquiet.mq.PartitionConsumer.__name__)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "PartitionConsumer"]
