@@ -67,8 +67,8 @@ def test_the_version_is_told_once():
 
 
 def test_importing_the_mq_pays_for_no_sqlalchemy():
-    code = (
-        "import conquiet.mq, sys; print('sqlalchemy' in sys.modules, conquiet.mq.PartitionConsumer.__name__)"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["False", "PartitionConsumer"]
+    code = "import conquiet.mq as mq, sys; print('sqlalchemy' in sys.modules, mq.PartitionConsumer.__name__)"
+
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert printed.split() == ["False", "PartitionConsumer"]
