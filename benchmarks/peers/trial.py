@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.errors import BenchmarkError
+from benchmarks.peers.systems.effects import MOMENT
 from benchmarks.peers.systems_list import System
 from conquiet import EmbeddedServer
 
@@ -54,18 +55,15 @@ class Trial:
             self._enqueue(total, environment)
             for kill in range(1, kills + 1):
                 with self._worker(environment):
-                    _wait_for(database, total * kill // (kills + 2), self.system)
-            begun = moved = time.monotonic()
-            effects: Counter[int] = Counter()
+                    _watch(database, total * kill // (kills + 2), patience_s)
+            begun = time.monotonic()
             with self._worker(environment):
-                while len(effects) < total and time.monotonic() - moved < patience_s:
-                    time.sleep(0.2)
-                    now = _effects(database)
-                    if now != effects:
-                        effects, moved = now, time.monotonic()
+                moved = _watch(database, total, patience_s)
                 # One that comes once more comes late.
                 time.sleep(2)
             effects = _effects(database)
+        if not effects:
+            raise BenchmarkError(f"{self.system.name}: nothing was done at all; {self._log()}")
         doubled = sum(count > 1 for count in effects.values())
         return Survivors(
             total=total,
@@ -80,15 +78,15 @@ class Trial:
         times = self.directory / "times"
         with EmbeddedServer() as server:
             environment = self._environment(server.url)
-            environment |= {"PEERS_TIMES": str(times), "PEERS_TOTAL": str(total)}
+            environment |= {"PEERS_TIMES": str(times)}
             self._enqueue(total, environment)
             end = time.monotonic() + patience_s
             with self._worker(environment):
-                while len(moments := _moments(times)) < 2:
+                while len(moments := _moments(times)) < total:
                     if time.monotonic() > end:
                         raise BenchmarkError(f"{self.system.name}: not done in {patience_s} s; {self._log()}")
                     time.sleep(0.1)
-        return (total - 1) / (moments[1] - moments[0])
+        return (len(moments) - 1) / (max(moments) - min(moments))
 
     def _environment(self, url: str) -> dict[str, str]:
         path = {"PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(_ROOT)}
@@ -123,12 +121,17 @@ class Trial:
         return (self.directory / "worker.log").read_text(errors="replace")[-1_000:]
 
 
-def _wait_for(database: Path, wanted: int, system: System) -> None:
-    end = time.monotonic() + 120
-    while len(_effects(database)) < wanted:
-        if time.monotonic() > end:
-            raise BenchmarkError(f"{system.name}: no {wanted} effects in 120 s")
+def _watch(database: Path, wanted: int, patience_s: float) -> float:
+    """Wait until so many tasks are done, or nothing moves any more; returns when the last one was."""
+    moved, done = time.monotonic(), -1
+    while time.monotonic() - moved < patience_s:
+        now = sum((effects := _effects(database)).values())
+        if now != done:
+            moved, done = time.monotonic(), now
+        if len(effects) >= wanted:
+            break
         time.sleep(0.01)
+    return moved
 
 
 def _effects(database: Path) -> Counter[int]:
@@ -139,4 +142,4 @@ def _effects(database: Path) -> Counter[int]:
 
 
 def _moments(times: Path) -> list[float]:
-    return [float(line) for line in times.read_text().split()] if times.exists() else []
+    return [moment for (moment,) in MOMENT.iter_unpack(times.read_bytes())] if times.exists() else []
