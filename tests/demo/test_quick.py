@@ -17,7 +17,7 @@ def test_the_short_demo_ends_with_table_picture_and_proof_and_leaves_nothing(tmp
     [redelivered], [skipped] = run.row("redelivered"), run.row("skipped by the inbox")
     assert redelivered > skipped > 0
     assert f"{redelivered} messages in its hands, {skipped} of them committed" in run.printed
-    assert "SIGKILL ▼" in run.printed
+    assert "┃ crash" in run.printed
     assert "Totals in the database equal totals sent." in run.printed
     assert run.picture_size() == (1320, 744)
     assert run.left_behind() == []

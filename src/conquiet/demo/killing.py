@@ -22,6 +22,8 @@ class Killed:
     """What the worker left behind."""
 
     pid: int
+    #: On the clock of `time.monotonic()`.
+    at: float
     #: In the database.
     committed: int
     backlog: Backlog
@@ -59,7 +61,7 @@ def kill_in_the_middle(
             # Held, so that what is seen is what the kill will find.
             _send(worker, signal.SIGSTOP)
             rows, backlog = look()
-            killed = Killed(pid=pid, committed=rows, backlog=backlog)
+            killed = Killed(pid=pid, at=time.monotonic(), committed=rows, backlog=backlog)
             if killed.unacked > 0 and killed.unhandled > 0:
                 _send(worker, signal.SIGKILL)
                 _wait_for_end(worker)
@@ -79,4 +81,6 @@ def _send(worker: psutil.Process, number: signal.Signals) -> None:
 
 def _wait_for_end(worker: psutil.Process) -> None:
     with suppress(psutil.NoSuchProcess):
-        worker.wait(timeout=10)
+        # Its parent may take its time to look after it.
+        while worker.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(_POLL_S)

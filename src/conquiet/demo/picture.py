@@ -72,7 +72,7 @@ def _draw_totals(axes: Axes, timeline: Timeline) -> None:
         acked = [moment.totals[reader].acked if reader in moment.totals else 0 for moment in moments]
         axes.step(at, acked, where="post", color=colour, linewidth=1.6, linestyle=style, label=reader)
     axes.set_ylabel("totals")
-    axes.legend(loc="upper left", framealpha=0.92, edgecolor="none")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False)
 
 
 def _draw_stages(axes: list[Axes], timeline: Timeline) -> None:

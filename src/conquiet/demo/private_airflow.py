@@ -7,16 +7,18 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from conquiet.demo.processes import Child, DemoError, Processes
 
-_START_S = 180.0
-_POLL_S = 0.2
+_START_S = 300.0
+_TASK_S = 240.0
+_BUSY_S = 30.0
 
 
 def airflow_settings(home: Path, *, api_port: int, log_port: int) -> dict[str, str]:
@@ -39,7 +41,7 @@ def airflow_settings(home: Path, *, api_port: int, log_port: int) -> dict[str, s
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
         "DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
         "SCHEDULER__USE_JOB_SCHEDULE": "False",
-        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.4",
     }
     return {"AIRFLOW_HOME": str(home)} | {f"AIRFLOW__{name}": value for name, value in settings.items()}
 
@@ -87,7 +89,14 @@ class PrivateAirflow:
         return found
 
     def wait_for_task(
-        self, dag_id: str, run_id: str, task_id: str, *, state: str = "success", timeout_s: float = 120
+        self,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        *,
+        state: str = "success",
+        timeout_s: float = _TASK_S,
+        every_s: float = 0.3,
     ) -> dict[str, Any]:
         """Wait until the task instance is in a state.
 
@@ -103,7 +112,7 @@ class PrivateAirflow:
                     f"the task {task_id} of {dag_id} is {task['state']!r}, not {state!r}",
                     log=self._task_log(task_id),
                 )
-            time.sleep(_POLL_S)
+            time.sleep(every_s)
         return task
 
     def retry_now(self, dag_id: str, run_id: str, task_id: str) -> None:
@@ -126,7 +135,7 @@ class PrivateAirflow:
     def _is_healthy(self) -> bool:
         try:
             health = self._call("GET", "/api/v2/monitor/health")
-        except (URLError, OSError):
+        except OSError:
             return False
         return all(
             health.get(component, {}).get("status") == "healthy"
@@ -137,13 +146,27 @@ class PrivateAirflow:
         try:
             self._api("GET", f"dags/{dag_id}")
         except HTTPError as error:
-            if error.code != 404:
+            if error.code != HTTPStatus.NOT_FOUND:
                 raise
             return False
         return True
 
     def _api(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return self._call(method, f"/api/v2/{path}", body)
+        deadline = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                return self._call(method, f"/api/v2/{path}", body)
+            except OSError as error:
+                # SQLite has one writer: a busy Airflow may refuse a question, and answer it a moment later.
+                is_refused = (
+                    not isinstance(error, HTTPError) or error.code >= HTTPStatus.INTERNAL_SERVER_ERROR
+                )
+                if is_refused and method == "GET" and time.monotonic() < deadline:
+                    time.sleep(1)
+                    continue
+                if isinstance(error, HTTPError) and error.code == HTTPStatus.NOT_FOUND:
+                    raise
+                raise DemoError(f"Airflow refused {method} {path}: {error}", log=self._api_log()) from error
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"}
@@ -152,6 +175,9 @@ class PrivateAirflow:
         with urlopen(request, timeout=30) as answer:  # noqa: S310
             found: dict[str, Any] = json.loads(answer.read())
         return found
+
+    def _api_log(self) -> Path | None:
+        return self._components[0].log if self._components else None
 
     def _task_log(self, task_id: str) -> Path | None:
         logs = self._home.glob(f"logs/**/task_id={task_id}/*.log")

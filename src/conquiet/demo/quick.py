@@ -73,7 +73,7 @@ class _Workers:
         with self._stages.stage("worker-1 drains, and is killed") as stage:
             child = self._start("drain", "worker-1")
             killed = kill_in_the_middle(child.pid, look, from_rows=int(self._plan.orders * _KILL_AT))
-            timeline.mark_crash()
+            timeline.mark_crash(killed.at)
             stage.says(str(killed))
         with self._stages.stage("worker-2 claims what it left") as stage:
             time.sleep(CLAIM_IDLE_MS / 1000)

@@ -99,9 +99,9 @@ class Timeline:
         self.spans.clear()
         self._began = time.monotonic()
 
-    def mark_crash(self) -> None:
-        """A worker was killed now."""
-        self.crash_s = self.now_s()
+    def mark_crash(self, at: float) -> None:
+        """A worker was killed, on the clock of `time.monotonic()`."""
+        self.crash_s = at - self._began
 
 
 Look = Callable[[], tuple[int, Backlog, Mapping[str, Backlog]]]
