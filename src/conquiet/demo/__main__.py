@@ -21,7 +21,7 @@ from conquiet.demo.stages import Stages
 from conquiet.demo.story import Plan, Story, tell
 from conquiet.demo.watching import Timeline
 
-_ORDERS = 3_000
+_ORDERS = 5_000
 _ORDERS_QUICK = 2_000
 _FEWEST = 200
 

@@ -94,7 +94,7 @@ def run_pipeline(plan: Plan, stages: Stages, timeline: Timeline) -> Story:
     with _site(plan, stages) as site:
         timeline.begin_again()
         with Watcher(site.look_at_all, timeline):
-            run_id = site.airflow.trigger(PIPELINE, {"count": plan.orders})
+            run_id = _orders_are_taken(site, stages, plan)
             killed, reports = _orders_are_kept(site, stages, timeline, run_id, plan)
             _totals_are_published(site, stages, run_id)
             _totals_are_kept(site, stages, run_id)
@@ -162,13 +162,18 @@ def _environment(
     }
 
 
+def _orders_are_taken(site: Site, stages: Stages, plan: Plan) -> str:
+    with stages.stage("Airflow enqueues orders") as stage:
+        run_id = site.airflow.trigger(PIPELINE, {"count": plan.orders})
+        site.airflow.wait_for_task(PIPELINE, run_id, "take_orders")
+        stage.says(f"{look_at(site.client, (STREAM,), GROUP).enqueued:,} orders, run {run_id}")
+    return run_id
+
+
 def _orders_are_kept(
     site: Site, stages: Stages, timeline: Timeline, run_id: str, plan: Plan
 ) -> tuple[Killed, list[Mapping[str, Any]]]:
     airflow = site.airflow
-    with stages.stage("Airflow enqueues orders") as stage:
-        airflow.wait_for_task(PIPELINE, run_id, "take_orders")
-        stage.says(f"{look_at(site.client, (STREAM,), GROUP).enqueued:,} orders, run {run_id}")
     with stages.stage("Airflow drains them, and its worker is killed") as stage:
         # Often: it must be known before the drain is over.
         task = airflow.wait_for_task(PIPELINE, run_id, "keep_orders", state="running", every_s=0.05)

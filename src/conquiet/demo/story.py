@@ -38,7 +38,7 @@ class Story:
 def tell(story: Story, console: Console, picture: Path, *, title: str) -> None:
     """Print the picture, the table and the sentence; write the PNG file."""
     console.print()
-    console.print(f"Orders over time: {title}", style="bold", highlight=False)
+    console.print(f"Orders over time: {title}", style="bold", highlight=False, soft_wrap=True)
     console.print(draw_picture(story.timeline, width=min(console.width, _WIDEST)), highlight=False)
     console.print()
     console.print(story.proof.table(), highlight=False)

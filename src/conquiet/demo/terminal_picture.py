@@ -77,11 +77,12 @@ def _stage_line(timeline: Timeline, end_s: float, columns: int) -> str:
 
 def _time_line(end_s: float, columns: int) -> str:
     step = next(step for step in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 3_600) if end_s / step <= 10)
-    line = [" "] * (columns + 6)
+    line = [" "] * columns
     for second in range(0, int(end_s) + 1, step):
         label = f"{second} s"
         place = _place(second, end_s, columns)
-        line[place : place + len(label)] = label
+        if place + len(label) <= columns:
+            line[place : place + len(label)] = label
     return " " * (_MARGIN + 1) + "".join(line).rstrip()
 
 
