@@ -40,6 +40,8 @@ def main() -> int:
             tell(story, console, options.picture.absolute(), title=title)
     except DemoError as error:
         console.print(f"The demo stopped: {error}", style="red", markup=False, soft_wrap=True)
+        if not options.keep and error.log is not None:
+            console.print("With --keep the logs and the databases stay.")
         return 2
     except KeyboardInterrupt:
         console.print("Stopped by Ctrl-C; nothing is left running.")

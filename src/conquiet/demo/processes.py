@@ -25,6 +25,7 @@ class DemoError(Exception):
 
     def __init__(self, problem: str, *, log: Path | None = None) -> None:
         super().__init__(problem if log is None else f"{problem}\n{_tail(log)}")
+        self.log = log
 
 
 class Child:
