@@ -12,13 +12,13 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo test check chaos bench format java clean
 
 help:
-	@echo "make demo    1,000 orders, a killed worker, nothing lost   (ARGS=… for options)"
+	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick for plain workers)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
 	@echo "make check   format, lint, types, layers"
 	@echo "make chaos   workers and server killed at random           (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
 
-demo: $(VENV)/.core
+demo: $(if $(findstring --quick,$(ARGS)),$(VENV)/.core,$(VENV)/.all java)
 	@$(BIN)/python -m conquiet.demo $(ARGS)
 
 test: $(VENV)/.all java
@@ -50,7 +50,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
-	$(call install,.[embedded])
+	$(call install,.[demo])
 
 $(VENV)/.all: $(VENV)/.made pyproject.toml constraints.txt
 	$(call install,.[all$(comma)dev])

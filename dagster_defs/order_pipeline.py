@@ -1,6 +1,6 @@
 """Orders through Spark: enqueued, drained, summed up by customer and hour, published, kept, checked.
 
-    shop-orders ─► orders (table) ─► Spark ─► order-totals (topic) ─► order_totals (table) ─► sums equal?
+    shop-orders ─► orders (table) ─► Spark ─► order-totals (topic) ─► reported_totals ─► sums equal?
 
 Every step may be run again: a second run of it adds, sums and keeps nothing twice. Spark needs Java 17.
 """
@@ -109,7 +109,7 @@ def order_totals(
             report = drain_partition(
                 topic,
                 partition,
-                "ledger",
+                "reports",
                 keep_total,
                 database.get_engine(),
                 max_messages=100_000,

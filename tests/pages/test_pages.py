@@ -26,7 +26,10 @@ def program_of(page: Path) -> str:
 @pytest.mark.parametrize(
     "page",
     # Pages on Spark share the Java process of Spark's tests.
-    [pytest.param(page, marks=[pytest.mark.xdist_group("spark")] * ("spark" in page.name)) for page in PAGES],
+    [
+        pytest.param(page, marks=[pytest.mark.xdist_group("spark")] * ("pyspark" in page.read_text()))
+        for page in PAGES
+    ],
     ids=lambda page: page.name,
 )
 def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch):

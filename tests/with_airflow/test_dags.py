@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -108,6 +109,19 @@ def test_stale_orders_are_claimed_and_fresh_ones_left(run_example, hook, bills):
     run_example("claim_stale_orders")
 
     assert (bills(), hook.backlog("orders", "billing").pending) == (4, 1)
+
+
+def test_what_a_dead_worker_of_the_order_pipeline_left_is_claimed(run_example, hook, engine):
+    order_pipeline = importlib.import_module("order_pipeline")
+    order_pipeline.tables.create_all(engine)
+    at = {"customer": "customer-1", "ordered_at": "2026-01-01T00:00:00"}
+    hook.enqueue("shop-orders", [order(number) | at for number in range(5)])
+    hook.queue("shop-orders", "ledger", "dead").read(1, count=5)
+
+    run = run_example("claim_stale_shop_orders", run_conf={"min_idle_ms": 0})
+
+    assert xcom(run, "claim_stale")["handled"] == 5
+    assert hook.backlog("shop-orders", "ledger").pending == 0
 
 
 def test_dead_letters_are_counted_first_and_replayed_then(run_example, topic, hook, bills):

@@ -1,41 +1,13 @@
-"""What a spark-submit of a test needs in its environment: this Python, this machine, few words."""
+"""What a spark-submit of a test needs."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-#: Short programs: what the JVM would gain by compiling well costs more than all of their work.
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_DEFAULTS = f"""
-spark.ui.enabled false
-spark.driver.bindAddress 127.0.0.1
-spark.driver.host 127.0.0.1
-spark.sql.shuffle.partitions 2
-spark.driver.extraJavaOptions {_QUICK}
-spark.executor.extraJavaOptions {_QUICK}
-"""
-_LOG = """
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %p %c: %m%n
-"""
+from conquiet.demo.spark_settings import submit_environment
 
-
-def submit_environment(folder: Path) -> dict[str, str]:
-    """Writes Spark's settings into the folder, and says how they are found."""
-    (folder / "spark-defaults.conf").write_text(_DEFAULTS)
-    (folder / "log4j2.properties").write_text(_LOG)
-    return {
-        "SPARK_CONF_DIR": str(folder),
-        "SPARK_DAEMON_JAVA_OPTS": _QUICK,
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+__all__ = ["spark_submit", "submit_environment"]
 
 
 def spark_submit() -> str:

@@ -44,7 +44,7 @@ def state_of(shop) -> dict:
         topic = Topics(client).open("order-totals")
         found = {
             "sums": order_ledger.sums(connection),
-            "totals": connection.execute(text("SELECT * FROM order_totals ORDER BY 1, 2")).all(),
+            "totals": connection.execute(text("SELECT * FROM reported_totals ORDER BY 1, 2")).all(),
             "entries": client.xlen("shop-orders"),
             "published": sum(client.xlen(topic.keys.stream(part)) for part in topic.partitions),
         }
@@ -70,7 +70,7 @@ def test_orders_become_totals_a_second_run_changes_nothing_and_a_missing_total_f
     dg.materialize(pipeline, selection=BEHIND_ORDERS, **of)
     after_second = state_of(shop)
     with shop["database"].get_engine().begin() as connection:
-        connection.execute(text("DELETE FROM order_totals WHERE customer = 'customer-3'"))
+        connection.execute(text("DELETE FROM reported_totals WHERE customer = 'customer-3'"))
     shop["database"].dispose()
     checked = dg.materialize(pipeline, selection=BEHIND_ORDERS[1:], raise_on_error=False, **of)
 

@@ -1,166 +1,106 @@
-"""`python -m conquiet.demo`: 1,000 orders, a worker killed with SIGKILL, nothing lost, nothing twice."""
+"""`python -m conquiet.demo`: orders through Airflow, Spark and Dagster, a killed worker, nothing lost."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
+import shutil
+import signal
 import sys
-import time
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from types import FrameType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from sqlalchemy import Engine
 
-from conquiet.demo.orders import Booked, booked, bookings, make_orders, open_database, open_queue
-from conquiet.embedded import EmbeddedServer
-from conquiet.queue import BacklogStats
+from conquiet.demo.pipeline import run_pipeline
+from conquiet.demo.processes import DemoError
+from conquiet.demo.quick import run_quick
+from conquiet.demo.stages import Stages
+from conquiet.demo.story import Plan, Story, tell
+from conquiet.demo.watching import Timeline
 
-console = Console(highlight=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
-    """What was sent, what the killed worker left, what the other one did, and what is there in the end."""
-
-    sent: int
-    cents: int
-    left: BacklogStats
-    claimed: dict[str, Any]
-    drained: dict[str, Any]
-    result: Booked
-    after: BacklogStats
-
-    @property
-    def is_right(self) -> bool:
-        """Whether each order is booked once and nothing waits."""
-        in_database = (self.result.rows, self.result.orders, self.result.cents)
-        return in_database == (self.sent, self.sent, self.cents) and (self.after.pending, self.after.lag) == (
-            0,
-            0,
-        )
-
-
-class Watched:
-    """The bar: orders in the database out of orders sent."""
-
-    def __init__(self, progress: Progress, engine: Engine, total: int) -> None:
-        self._progress = progress
-        self._engine = engine
-        self._bar: TaskID = progress.add_task("", total=total)
-
-    def until_booked(self, worker: subprocess.Popen[str], rows: float) -> None:
-        """Follow the worker until so many orders are booked, or it has ended."""
-        while worker.poll() is None and self._look() < rows:
-            time.sleep(0.01)
-        self._look()
-
-    def says(self, text: str) -> None:
-        """What the bar is about."""
-        self._progress.update(self._bar, description=text)
-
-    def _look(self) -> int:
-        rows = booked(self._engine).rows
-        self._progress.update(self._bar, completed=rows)
-        return rows
+_ORDERS = 5_000
+_ORDERS_QUICK = 2_000
+_FEWEST = 200
 
 
 def main() -> int:
-    """Run the demo; the exit code says whether the totals agree."""
+    """Run the demo; 0 if the totals agree, 1 if not, 2 if it could not be run, 130 after Ctrl-C."""
+    options = _options()
+    console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        with _directory(options.keep, console) as directory:
+            plan = Plan(orders=options.orders, directory=directory, is_one_lost=options.lose_one)
+            story = _run(plan, console, is_quick=options.quick)
+            how = "plain workers" if options.quick else "Airflow, Spark, Dagster"
+            title = f"{plan.orders:,} orders through {how}, one worker killed"
+            tell(story, console, options.picture.absolute(), title=title)
+    except DemoError as error:
+        console.print(f"The demo stopped: {error}", style="red", markup=False, soft_wrap=True)
+        if not options.keep and error.log is not None:
+            console.print("With --keep the logs and the databases stay.")
+        return 2
+    except KeyboardInterrupt:
+        console.print("Stopped by Ctrl-C; nothing is left running.")
+        return 130
+    return 0 if story.proof.is_right else 1
+
+
+def _run(plan: Plan, console: Console, *, is_quick: bool) -> Story:
+    timeline = Timeline()
+    with Stages(console, timeline) as stages:
+        return (run_quick if is_quick else run_pipeline)(plan, stages, timeline)
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m conquiet.demo", description=__doc__)
-    parser.add_argument("--orders", type=int, default=1_000, help="how many orders to send (default: 1000)")
-    count = parser.parse_args().orders
-    with TemporaryDirectory(prefix="conquiet-demo-") as name:
-        directory = Path(name)
-        with EmbeddedServer(dir=directory / "server", appendonly=True) as server:
-            console.print(f"A private server {server.version} at {server.url}, and a SQLite database.")
-            story = _run(server.url, str(directory / "orders.db"), count)
-    _tell(story)
-    return 0 if story.is_right else 1
+    parser.add_argument(
+        "--quick", action="store_true", help="plain workers only, without Airflow, Spark and Dagster"
+    )
+    parser.add_argument(
+        "--orders",
+        type=_count,
+        help=f"how many orders to send (default: {_ORDERS}, with --quick {_ORDERS_QUICK})",
+    )
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        default=Path("demo.png"),
+        help="where to write the picture (default: demo.png)",
+    )
+    parser.add_argument(
+        "--lose-one", action="store_true", help="delete an order before the proof, to see it fail"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the logs and the databases")
+    options = parser.parse_args()
+    if options.orders is None:
+        options.orders = _ORDERS_QUICK if options.quick else _ORDERS
+    return options
 
 
-def _run(url: str, database: str, count: int) -> Story:
-    engine = open_database(database)
-    bookings.create(engine)
-    orders = make_orders(count)
-    with open_queue(url, "demo") as queue, _progress() as progress:
-        queue.enqueue_many(orders)
-        watched = Watched(progress, engine, count)
-        watched.says("worker-1 books orders")
-        _kill_in_the_middle(_start(url, database, "worker-1", count), watched, count)
-        left = queue.backlog_stats()
-        progress.console.print(
-            f"[bold red]worker-1 was killed with SIGKILL[/]: {booked(engine).rows} orders booked, "
-            f"{left.pending} messages in its hands."
-        )
-        watched.says("worker-2 claims and books")
-        time.sleep(queue.config.claim_idle_ms / 1000)
-        reports = _finish(_start(url, database, "worker-2", count), watched, count)
-        after = queue.backlog_stats()
-    cents = sum(order["cents"] for order in orders)
-    return Story(sent=count, cents=cents, left=left, result=booked(engine), after=after, **reports)
+def _count(value: str) -> int:
+    if not value.isdigit() or int(value) < _FEWEST:
+        raise argparse.ArgumentTypeError(f"a number from {_FEWEST} on, or nobody can be killed in the middle")
+    return int(value)
 
 
-def _start(url: str, database: str, consumer: str, count: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "conquiet.demo.worker", url, database, consumer, str(count)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def _kill_in_the_middle(worker: subprocess.Popen[str], watched: Watched, count: int) -> None:
+@contextmanager
+def _directory(is_kept: bool, console: Console) -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="conquiet-demo-"))
     try:
-        watched.until_booked(worker, count * 0.4)
+        yield directory
     finally:
-        worker.kill()
-        worker.communicate()
+        if is_kept:
+            console.print(f"Logs and databases: {directory}", soft_wrap=True)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
-def _finish(worker: subprocess.Popen[str], watched: Watched, count: int) -> dict[str, Any]:
-    try:
-        watched.until_booked(worker, count)
-        printed, _ = worker.communicate()
-    except BaseException:
-        worker.kill()
-        raise
-    watched.until_booked(worker, count)
-    if worker.returncode != 0:
-        raise SystemExit(f"worker-2 failed with exit code {worker.returncode}")
-    reports: dict[str, Any] = json.loads(printed)
-    return reports
-
-
-def _tell(story: Story) -> None:
-    table = Table(title="What became of the orders", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    for name, value in (
-        ("enqueued", f"{story.sent:,}"),
-        ("pending when worker-1 was killed", f"{story.left.pending:,}"),
-        ("claimed by worker-2", f"{story.claimed['read']:,}"),
-        ("… of these committed before, skipped by the inbox", f"{story.claimed['skipped']:,}"),
-        ("read by worker-2 as new", f"{story.drained['read']:,}"),
-        ("rows in the database", f"{story.result.rows:,}"),
-        ("different orders in the database", f"{story.result.orders:,}"),
-        ("cents sent / booked", f"{story.cents:,} / {story.result.cents:,}"),
-        ("pending / lag at the end", f"{story.after.pending} / {story.after.lag}"),
-    ):
-        table.add_row(name, value)
-    console.print(table)
-    if story.is_right:
-        console.print(
-            f"[bold green]Enqueued = rows in the database = {story.sent:,}: nothing lost, nothing twice.[/]"
-        )
-    else:
-        console.print("[bold red]The totals differ. This is a bug: please report it with the table above.[/]")
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console)
+def _leave(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,28 @@
-"""One worker process of the demo: claims what dead workers left, then drains; prints its reports as JSON."""
+"""One worker process of the short demo: drains, or claims what a dead worker left; its report is a file."""
 
 from __future__ import annotations
 
-import json
 import sys
+from pathlib import Path
 
 from conquiet.consume import drain, drain_stale
 from conquiet.db import Inbox
 from conquiet.demo.orders import book, open_database, open_queue
 
+_MAX_MESSAGES = 1_000_000
 
-def work(url: str, database: str, consumer: str, max_messages: int) -> None:
+
+def work(task: str, url: str, database: str, consumer: str, report: Path) -> None:
     """Run one worker to its end, or until it is killed."""
     engine = open_database(database)
     with open_queue(url, consumer) as queue:
-        claimed = drain_stale(queue, book, engine, max_messages, inbox=Inbox())
-        drained = drain(queue, book, engine, max_messages, inbox=Inbox(), idle_ms=300)
-    print(json.dumps({"claimed": claimed.to_dict(), "drained": drained.to_dict()}))
+        if task == "claim":
+            done = drain_stale(queue, book, engine, _MAX_MESSAGES, inbox=Inbox())
+        else:
+            done = drain(queue, book, engine, _MAX_MESSAGES, inbox=Inbox(), idle_ms=300)
+    report.write_text(done.to_json())
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    _, task, url, database, consumer, report = sys.argv
+    work(task, url, database, consumer, Path(report))
