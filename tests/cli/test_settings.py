@@ -50,6 +50,9 @@ def test_every_setting_has_its_variable(tmp_path):
         "CONQUIET_GROUP": "billing",
         "CONQUIET_SERVER_BIN": "/bin/server",
         "CONQUIET_LOG_LEVEL": "info",
+        "CONQUIET_LOG_FORMAT": "json",
+        "CONQUIET_TRACING": "1",
+        "CONQUIET_TRACING_FIELD": "_trace",
     }
 
     settings = Settings.load(directory=tmp_path, environment=environment)

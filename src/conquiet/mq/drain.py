@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 from conquiet.arguments import check_positive_int, check_positive_seconds
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, PartitionBusyError, QueueError, TopicError
+from conquiet.logs import message_fields
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.consumer_config import ConsumerConfig
 from conquiet.mq.delayed import move_delayed
@@ -238,7 +239,8 @@ class _PartitionDrain:
                 move_delayed(self._topic)
             except ConquietError as error:
                 # The worker stops by itself when its time is over without a renewal.
-                _log.warning("the lease on %s could not be kept: %s", worker, error)
+                told = worker.partition.extra()
+                _log.warning("the lease on %s could not be kept: %s", worker, error, extra=told)
 
     def _is_over(self, worker: PartitionWorker) -> bool:
         self._stopped_by = self._stopped_by or self._reason_to_stop(worker)
@@ -263,7 +265,13 @@ class _PartitionDrain:
         try:
             self._leases.release(lease)
         except QueueError as error:
-            _log.warning("the lease on partition %s stays until its time is over: %s", lease.partition, error)
+            topic, _, group = self._labels
+            told = message_fields(topic=topic, group=group, partition=lease.partition, consumer=lease.owner)
+            _log.warning(
+                "the lease on partition %s stays until its time is over: %s",
+                *(lease.partition, error),
+                extra=told,
+            )
 
     def _report(self, worker: PartitionWorker, run: MessageRun) -> PartitionDrainReport:
         settled = worker.settling.settled

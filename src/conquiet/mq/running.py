@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Engine
 
@@ -16,10 +16,15 @@ from conquiet.consume.handling import MessageHandling, check_handler, refuse_unf
 from conquiet.consume.handling import Outcome as Handled
 from conquiet.db import DbSession, Inbox, is_connection_lost
 from conquiet.errors import DatabaseAwayError, LeaseLostError
+from conquiet.logs import begin_message, end_message, message_fields
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.outcomes import Ack, DeadLetter, Outcome, Retry
 from conquiet.mq.settlement import Failure, Settlement, SettlementRules
 from conquiet.queue import QueueMessage
+from conquiet.tracing import Where, active_traces
+
+if TYPE_CHECKING:
+    from conquiet.tracing.traces import Processing, Traces
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +61,23 @@ class MessageRun:
             LeaseLostError: the lease went away while the handler ran; nothing was committed.
             DatabaseAwayError: the database cannot be reached: the message is not settled, but handled again.
         """
+        token = begin_message((msg, self._rules.consumer))
+        try:
+            traces = active_traces()
+            return self._settled(msg, failure) if traces is None else self._traced(traces, msg, failure)
+        finally:
+            end_message(token)
+
+    def _traced(self, traces: Traces, msg: MqMessage, failure: Failure) -> Settlement:
+        place = {"destination": msg.topic, "group": msg.group, "partition": msg.partition}
+        where = Where(**place, consumer=self._rules.consumer)  # type: ignore[arg-type]
+        with traces.processing(where, msg.id, msg.context) as processing:
+            settlement = self._settled(msg, failure, processing)
+            processing.ended(settlement.kind)
+        settlement.context = processing.context
+        return settlement
+
+    def _settled(self, msg: MqMessage, failure: Failure, processing: Processing | None = None) -> Settlement:
         try:
             outcome = self._run(msg)
         except LeaseLostError:
@@ -63,10 +85,17 @@ class MessageRun:
         except Exception as error:  # noqa: BLE001 -- the user's; it becomes a retry or a dead letter, with its traceback
             self._refuse_outage(msg, error)
             settlement = self._rules.for_error(msg, error, failure, _now_ms())
+            if processing is not None:
+                processing.failed(error)
             place = (msg.id, msg.partition, msg.topic, msg.attempt, settlement.kind)
-            _log.warning("entry %s of partition %s of %r failed at attempt %s: %s", *place, exc_info=error)
+            told = message_fields(msg, consumer=self._rules.consumer)
+            _log.warning(
+                "entry %s of partition %s of %r failed at attempt %s: %s", *place, exc_info=error, extra=told
+            )
         else:
             settlement = self._rules.for_outcome(msg, outcome, failure, _now_ms())
+            if processing is not None and isinstance(outcome, DeadLetter):
+                processing.refused(outcome.reason)
         return settlement
 
     def release(self) -> None:
