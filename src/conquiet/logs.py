@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -33,10 +34,27 @@ class Delivered(Protocol):
         """The stream entry's id."""
 
 
-_current: ContextVar[tuple[Delivered, str] | None] = ContextVar("conquiet_message", default=None)
-#: The two calls that mark the message in the handler: a `with` block would cost several times as much.
-begin_message = _current.set
-end_message = _current.reset
+class Handling(Protocol):
+    """Whoever hands messages to a handler, one after the other."""
+
+    #: The one that is in the handler now.
+    handled: Any
+    consumer: str
+
+
+#: Who handles in this thread; set once for many messages, as a context variable for each would cost too much.
+_thread = threading.local()
+
+
+@contextmanager
+def naming_messages_of(handling: Handling) -> Iterator[None]:
+    """Let whatever is logged in this thread name the message that is in the handler."""
+    before = getattr(_thread, "handling", None)
+    _thread.handling = handling
+    try:
+        yield
+    finally:
+        _thread.handling = before
 
 
 def message_fields(msg: Delivered | None = None, /, *, context: Any = None, **facts: Any) -> dict[str, Any]:
@@ -103,14 +121,15 @@ _OF_EVERY_RECORD = frozenset(
 )
 
 
-@contextmanager
-def about(msg: Delivered, consumer: str) -> Iterator[None]:
+def about(msg: Delivered, consumer: str) -> AbstractContextManager[None]:
     """Let whatever is logged inside name this message, as in a loop of one's own."""
-    token = begin_message((msg, consumer))
-    try:
-        yield
-    finally:
-        end_message(token)
+    return naming_messages_of(_OneMessage(msg, consumer))
+
+
+@dataclass(slots=True)
+class _OneMessage:
+    handled: Delivered | None
+    consumer: str
 
 
 def _facts_of(msg: Delivered) -> dict[str, Any]:
@@ -124,9 +143,10 @@ def _facts_of(msg: Delivered) -> dict[str, Any]:
 
 
 def _ambient_facts() -> Mapping[str, Any]:
-    handled = _current.get()
-    facts = {} if handled is None else _facts_of(handled[0]) | {"consumer": handled[1]}
-    return facts | _trace_of(None)
+    handling: Handling | None = getattr(_thread, "handling", None)
+    if handling is None or handling.handled is None:
+        return _trace_of(None)
+    return _facts_of(handling.handled) | {"consumer": handling.consumer} | _trace_of(None)
 
 
 def _trace_of(context: Any) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from sqlalchemy import Engine
 
 from conquiet.consume.handling import Handler, MessageHandling
 from conquiet.consume.observing import ObservedHandling
 from conquiet.db import Inbox
+from conquiet.logs import naming_messages_of
 from conquiet.queue import QueueConfig, QueueMessage, RedisStreamsQueue
 
 
@@ -72,8 +74,10 @@ class QueueConsumer:
 
         With an inbox, a message that was handled before is acked without its handler.
         """
-        with MessageHandling(handler, engine, inbox) as handling:
+        with ExitStack() as stack:
+            handling = stack.enter_context(MessageHandling(handler, engine, inbox))
             observed = ObservedHandling(self.queue, handling)
+            stack.enter_context(naming_messages_of(observed))
             msg = self._next(observed)
             while not (msg is None and self._is_stopping):
                 if msg is None:

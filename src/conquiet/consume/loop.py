@@ -24,6 +24,7 @@ from conquiet.errors import (
     MalformedEntry,
     MalformedEntryError,
 )
+from conquiet.logs import naming_messages_of
 from conquiet.queue import QueueMessage, RedisStreamsQueue
 from conquiet.queue.message import Delivery, entry_id_order
 
@@ -95,7 +96,7 @@ class DrainLoop:
     def run(self) -> DrainReport:
         """Drain until a limit is reached, the source ends, or an error leaves."""
         try:
-            with self._queue.exclusive():
+            with self._queue.exclusive(), naming_messages_of(self._observed):
                 stopped_by = self._loop()
                 self._let_go()
         except BaseException as error:

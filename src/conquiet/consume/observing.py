@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from conquiet.consume.handling import MessageHandling, Outcome
-from conquiet.logs import begin_message, end_message, message_fields
+from conquiet.logs import message_fields
 from conquiet.queue import QueueMessage, RedisStreamsQueue
 from conquiet.tracing import Where, active_traces
 
@@ -22,7 +22,9 @@ class ObservedHandling:
         self._queue = queue
         self._handling = handling
         config = queue.config
-        self._consumer = config.consumer_name
+        self.consumer = config.consumer_name
+        #: The message in the handler.
+        self.handled: QueueMessage | None = None
         self._where = Where(
             destination=config.stream_key, group=config.consumer_group, consumer=config.consumer_name
         )
@@ -42,12 +44,12 @@ class ObservedHandling:
 
     def handle(self, msg: QueueMessage) -> Outcome:
         """As `MessageHandling.handle`."""
-        token = begin_message((msg, self._consumer))
+        self.handled = msg
         try:
             traces = active_traces()
             return self._handling.handle(msg) if traces is None else self._traced(traces, msg)
         finally:
-            end_message(token)
+            self.handled = None
 
     def ack(self, entry_ids: Sequence[str]) -> None:
         """As `RedisStreamsQueue.ack_ids`."""
@@ -72,7 +74,7 @@ class ObservedHandling:
         """What a log line about an entry that failed hands over."""
         place = {"stream": self._where.destination, "group": self._where.group, "message_id": entry_id}
         context = self._contexts.pop(entry_id, None)
-        return message_fields(context=context, consumer=self._consumer, **place)
+        return message_fields(context=context, consumer=self.consumer, **place)
 
     def _traced(self, traces: Traces, msg: QueueMessage) -> Outcome:
         started, ended, count = self._read

@@ -16,7 +16,7 @@ from conquiet.consume.handling import MessageHandling, check_handler, refuse_unf
 from conquiet.consume.handling import Outcome as Handled
 from conquiet.db import DbSession, Inbox, is_connection_lost
 from conquiet.errors import DatabaseAwayError, LeaseLostError
-from conquiet.logs import begin_message, end_message, message_fields
+from conquiet.logs import message_fields, naming_messages_of
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.outcomes import Ack, DeadLetter, Outcome, Retry
 from conquiet.mq.settlement import Failure, Settlement, SettlementRules
@@ -48,7 +48,9 @@ class MessageRun:
         self._rules = rules
         self._check_lease = check_lease
         self._handling = None if engine is None else MessageHandling(self._in_transaction, engine, inbox)
-        self._msg: MqMessage | None = None
+        self.consumer = rules.consumer
+        #: The message in the handler.
+        self.handled: MqMessage | None = None
         #: Messages that the inbox had.
         self.skipped = 0
         #: The last message during which the database went away, and how often it did.
@@ -61,12 +63,12 @@ class MessageRun:
             LeaseLostError: the lease went away while the handler ran; nothing was committed.
             DatabaseAwayError: the database cannot be reached: the message is not settled, but handled again.
         """
-        token = begin_message((msg, self._rules.consumer))
+        self.handled = msg
         try:
             traces = active_traces()
             return self._settled(msg, failure) if traces is None else self._traced(traces, msg, failure)
         finally:
-            end_message(token)
+            self.handled = None
 
     def _traced(self, traces: Traces, msg: MqMessage, failure: Failure) -> Settlement:
         place = {"destination": msg.topic, "group": msg.group, "partition": msg.partition}
@@ -104,17 +106,19 @@ class MessageRun:
             self._handling.release()
 
     def __enter__(self) -> Self:
+        self._naming = naming_messages_of(self)
+        self._naming.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._naming.__exit__(kind, error, trace)
         self.release()
 
     def _run(self, msg: MqMessage) -> Outcome | None:
         if self._handling is None:
             return _outcome(self._handler(msg))
-        self._msg = msg
         try:
             # A copy for this group stands for the entry that it was made from: what that one did is done.
             original = None if msg.envelope.for_group is None else msg.envelope.original_id
@@ -136,7 +140,7 @@ class MessageRun:
             raise DatabaseAwayError(f"the database went away while {msg.id} was handled: {error}") from error
 
     def _in_transaction(self, _source: QueueMessage, session: DbSession) -> None:
-        outcome = _outcome(self._handler(self._msg, session))
+        outcome = _outcome(self._handler(self.handled, session))
         if isinstance(outcome, Retry | DeadLetter):
             raise _RolledBackError(outcome)
         # The last moment at which a lost lease costs nothing: the commit follows.
