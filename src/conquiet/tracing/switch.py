@@ -77,10 +77,10 @@ def headers() -> dict[str, str]:
 def working(
     name: str, attributes: Mapping[str, Any] | None = None, *, carrier: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """A span around the work of one task; does nothing while tracing is off.
+    """A span around the work of one task, unless there is a current one; nothing while tracing is off.
 
     Args:
-        carrier: the headers of whoever asked for the work; used where there is no current span.
+        carrier: the headers of whoever asked for the work.
     """
     traces = active_traces()
     if traces is None:

@@ -180,10 +180,11 @@ class Traces:
 
     @contextmanager
     def working(self, name: str, attributes: Mapping[str, Any], carrier: Mapping[str, str]) -> Iterator[None]:
-        """The work of one task of an orchestrator."""
-        has_current = trace.get_current_span().get_span_context().is_valid
-        parent = None if has_current else _extracted(carrier)
-        with _current(self._tracer.start_span(name, parent, attributes=dict(attributes))):
+        """The work of one task of an orchestrator, which may have a span for it."""
+        if trace.get_current_span().get_span_context().is_valid:
+            yield
+            return
+        with _current(self._tracer.start_span(name, _extracted(carrier), attributes=dict(attributes))):
             yield
 
     def carried_by(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
