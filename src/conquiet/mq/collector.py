@@ -85,7 +85,7 @@ class MqCollector(Collector):
             families["conquiet_mq_dead_letters"].add_metric((name,), letters)
             for group in groups:
                 _add_group(families, group)
-                _add_owners(families, group, group_owners(opened, group.group))
+                _add_owners(families, group, group_owners(opened, group.group), opened.layout)
 
 
 def _add_group(families: _Families, group: GroupStats) -> None:
@@ -101,7 +101,11 @@ def _add_group(families: _Families, group: GroupStats) -> None:
                 families[metric].add_metric((group.topic, str(backlog.partition), group.group), figure)
 
 
-def _add_owners(families: _Families, group: GroupStats, owners: GroupOwners) -> None:
+def _add_owners(families: _Families, group: GroupStats, owners: GroupOwners, layout: str) -> None:
+    has_owner = any(lease.owner is not None for lease in owners.partitions)
+    if layout == "legacy" and not has_owner and not owners.members:
+        # A plain stream may well be consumed by plain queues, which need no leases.
+        return
     for lease in owners.partitions:
         place = (group.topic, str(lease.partition), group.group)
         families["conquiet_mq_partition_owned"].add_metric(place, int(lease.owner is not None))
