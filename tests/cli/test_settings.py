@@ -79,6 +79,8 @@ def test_without_anything_there_are_defaults(tmp_path):
         ("group = 7", "group", "group in .*conquiet.toml must be text, got int"),
         ("zebra = 'x'", "zebra", "known are redis_url, database_url, group"),
         ("log_level = 'loud'", "log_level", "must be one of debug, info, warning, error"),
+        ("log_format = 'xml'", "log_format", "must be one of text, json"),
+        ("tracing = 'yes'", "tracing", "must be one of off, on"),
     ],
 )
 def test_a_wrong_key_in_the_file_is_named(tmp_path, text, key, sentence):

@@ -10,7 +10,10 @@ from opentelemetry.trace import SpanKind
 
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
+from airflow_provider_conquiet.operators.spark import SparkPublishOperator
+from airflow_provider_conquiet.traces import task_span
 from conquiet.mq import Topics
+from conquiet.tracing import disable
 from tests.spans import id_of, parent_of, trace_of, traceparent_of
 from tests.with_airflow.conftest import states
 
@@ -61,3 +64,16 @@ def test_the_schedulers_context_is_the_parent_of_our_span(context, valkey, topic
     create = spans.one("create")
     assert (create.kind, trace_of(create)) == (SpanKind.PRODUCER, trace_of(run_span))
     assert json.loads(fields["data"])["headers"] == {"traceparent": traceparent_of(create)}
+
+
+def test_a_submitted_job_is_told_the_context_of_its_task(context, spans):
+    operator = SparkPublishOperator(task_id="publish", to_topic="orders", options={"table": "orders"})
+
+    with task_span(context(operator)):
+        operator._prepare(context(operator), "report", None)
+    told = operator.application_args
+    disable()
+    operator._prepare(context(operator), "report", None)
+
+    assert f"--traceparent={traceparent_of(spans.one('task'))}" in told
+    assert not any(argument.startswith("--traceparent") for argument in operator.application_args)

@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 from sqlalchemy import insert
 
-from conquiet import QueueConsumer, StreamWriter, drain, open_client
+from conquiet import Outbox, OutboxRelay, QueueConsumer, StreamWriter, drain, open_client
 from conquiet.tracing import disable, enable, headers, working
 from tests.conftest import effects
 from tests.spans import id_of, parent_of, trace_of, traced, traceparent_of
@@ -94,6 +94,19 @@ def test_the_named_member_makes_handling_a_part_of_the_senders_trace(queue, engi
     send = spans.one("send")
     assert {parent_of(spans.one(name)) for name in ("receive", "process")} == {id_of(send)}
     assert {trace_of(span) for span in spans} == {trace_of(send)}
+
+
+def test_what_a_handler_puts_into_the_outbox_carries_the_handlers_context(queue, engine, client, stream):
+    outbox = Outbox()
+    outbox.create_table(engine)
+    queue.enqueue({"n": 1})
+    with traced(payload_field="_trace") as spans:
+        drain(queue, lambda _msg, session: outbox.enqueue(session, f"{stream}:next", {"n": 2}), engine, 1)
+
+    OutboxRelay(engine, client).relay()
+
+    carried = {"traceparent": traceparent_of(spans.one("process"))}
+    assert data_in(client, f"{stream}:next") == [{"n": 2, "_trace": carried}]
 
 
 def test_a_handlers_own_spans_are_children_of_its_message(queue, engine, spans):

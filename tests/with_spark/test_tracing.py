@@ -10,6 +10,7 @@ from conquiet.mq import drain_partition
 from conquiet.spark import publish
 from conquiet.spark.wrapping import json_headers, with_headers
 from tests.spans import id_of, parent_of, traceparent_of
+from tests.with_spark.job_runs import envelopes, run_here
 from tests.with_spark.server_side import envelopes_in
 
 
@@ -50,3 +51,16 @@ def test_headers_that_are_there_are_kept_and_a_column_without_more_is_the_same_o
 
     assert with_headers(headers, {}) is headers
     assert with_headers(headers, {"b": "1"}).to_pylist() == ['{"a":"ü","b":"1"}', '{"b":"1"}']
+
+
+def test_a_job_writes_the_context_that_its_command_line_names(spark, topic, capsys, monkeypatch, valkey_url):
+    monkeypatch.setenv("CONQUIET_REDIS_URL", valkey_url)
+    traceparent = f"00-{'a' * 32}-{'b' * 16}-01"
+
+    query = {"query": "SELECT 1 AS n", "to_topic": topic.name, "header": "tenant=a"}
+    ran = run_here(capsys, "publish", **query, traceparent=traceparent)
+
+    assert ran.code == 0
+    assert [envelope["headers"] for envelope in envelopes(topic)] == [
+        {"tenant": "a", "traceparent": traceparent}
+    ]
