@@ -22,7 +22,7 @@ from conquiet.mq.delayed import move_delayed
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.keys import check_topic_part
 from conquiet.mq.leases import Lease, LeaseStore
-from conquiet.mq.metrics import emit
+from conquiet.mq.metrics import count_acquired
 from conquiet.mq.partition import LeasedPartition
 from conquiet.mq.running import MessageRun, MqHandler, check_mq_handler
 from conquiet.mq.settlement import Failure, Settlement
@@ -205,7 +205,7 @@ class _PartitionDrain:
         lease = self._leases.acquire(self._partition, owner, ttl_ms, replaces=replaces)
         if lease is None:
             raise PartitionBusyError(self._topic.name, partition=self._partition, group=self._group)
-        emit("conquiet_mq_leases_acquired_total", 1, *self._labels)
+        count_acquired(*self._labels)
         return lease
 
     def _worker_config(self) -> WorkerConfig:

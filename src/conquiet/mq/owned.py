@@ -13,7 +13,7 @@ from conquiet.logs import message_fields
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.consumer_config import ConsumerConfig
 from conquiet.mq.leases import LeaseStore
-from conquiet.mq.metrics import GaugePart, emit
+from conquiet.mq.metrics import GaugePart, count_acquired, emit
 from conquiet.mq.running import MessageRun
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic
@@ -77,7 +77,7 @@ class OwnedPartitions:
             target=self._work, args=(owned, run), name=f"conquiet-{worker}", daemon=True
         )
         self._owned[owned.partition] = owned
-        emit("conquiet_mq_leases_acquired_total", 1, *worker.partition.labels)
+        count_acquired(*worker.partition.labels)
         owned.thread.start()
 
     def stop(self) -> None:
