@@ -13,6 +13,7 @@ from sqlalchemy import Column, Engine, MetaData, String, Table, Text
 
 from conquiet import QueueConfig, RedisStreamsQueue
 from tests.services import REDIS_KINDS, database, open_engine, redis_server
+from tests.spans import Spans, traced
 
 # A shell that forbids bytecode makes every subprocess compile everything anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -79,3 +80,10 @@ def engine(tmp_path) -> Iterator[Engine]:
         effects.create(opened)
         yield opened
         opened.dispose()
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    """Tracing is on for the test; what it has exported."""
+    with traced() as found:
+        yield found

@@ -16,6 +16,7 @@ from benchmarks.workload import orders
 from conquiet import DbSession
 from conquiet.payload import decode_payload, encode_payload
 from conquiet.queue.metrics import QueueMetrics
+from conquiet.tracing import active_traces
 
 _CALLS = 2_000
 _PAYLOAD = orders(1)[0]
@@ -74,4 +75,5 @@ MEASUREMENTS: list[Measurement] = [
     _piece(name="DbSession with one insert, connection kept", take=db_session_us),
     _piece(name="connection.begin() with one insert, for reference", take=core_transaction_us),
     _piece(name="metrics of one read and one ack", take=metrics_us),
+    _piece(name="the look whether tracing is on, off", take=_of(active_traces)),
 ]

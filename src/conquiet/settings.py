@@ -21,7 +21,11 @@ _PREFIX = "CONQUIET_"
 #: Of this project's own tests.
 _NOT_SETTINGS = ("CONQUIET_TEST_", "CONQUIET_CHAOS_")
 _CONFIG_NAME = "conquiet.toml"
-_LOG_LEVELS = ("debug", "info", "warning", "error")
+_CHOICES = {
+    "log_level": ("debug", "info", "warning", "error"),
+    "log_format": ("text", "json"),
+    "tracing": ("off", "on", "0", "1", "false", "true"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +42,25 @@ class Settings:
     server_bin: str | None = None
     #: From which level on the command line tool logs to stderr: debug, info, warning or error.
     log_level: str = "warning"
+    #: How it logs: text, or one JSON object per line.
+    log_format: str = "text"
+    #: Whether messages are traced with OpenTelemetry: on or off, also as 1 and 0.
+    tracing: str = "off"
+    #: The member of a plain stream's payload that carries the trace's context; without one, nothing does.
+    tracing_field: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("redis_url", "database_url"):
             remember_url(getattr(self, name))
-        if self.log_level not in _LOG_LEVELS:
-            raise SettingsError(
-                f"log_level must be one of {', '.join(_LOG_LEVELS)}, got {self.log_level!r}", key="log_level"
-            )
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise SettingsError(f"{name} must be one of {', '.join(choices)}, got {value!r}", key=name)
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether messages are traced."""
+        return self.tracing in ("on", "1", "true")
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={mask(repr(getattr(self, name)))}" for name in _keys())

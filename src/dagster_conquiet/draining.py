@@ -17,6 +17,7 @@ from dagster_conquiet.metadata import Metadata, drain_metadata
 from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource
 from dagster_conquiet.specs import DrainSpec, ResourceKeys, handler_of
 from dagster_conquiet.timeline import Timeline
+from dagster_conquiet.traces import step_span
 
 #: Where the core cannot know the lag, this many entries are counted.
 COUNT_LIMIT = 10_000
@@ -29,7 +30,7 @@ def drain_in_step(context: Context, spec: DrainSpec, config: DrainConfig) -> tup
         DrainError: `max_failures` messages failed; they are pending.
     """
     attempt = attempt_of(context)
-    with _queue(context, spec, attempt.consumer_name) as queue:
+    with step_span(context), _queue(context, spec, attempt.consumer_name) as queue:
         left = attempt.earlier_names(queue.consumer_names())
         if left:
             context.log.info("takes back what %d earlier attempts left: %s", len(left), ", ".join(left))
@@ -41,7 +42,7 @@ def claim_stale_in_step(
     context: Context, spec: DrainSpec, config: ClaimStaleConfig
 ) -> tuple[DrainReport, Metadata]:
     """Handle what nobody has touched for a time, and forget the names of steps that are over."""
-    with _queue(context, spec, attempt_of(context).consumer_name) as queue:
+    with step_span(context), _queue(context, spec, attempt_of(context).consumer_name) as queue:
         limits = _limits(spec, config) | {"min_idle_ms": config.min_idle_ms}
         result = _run(context, spec, queue, drain_stale, limits)
         forgotten = forget_finished_consumers(queue, context.instance)

@@ -13,6 +13,7 @@ from dagster_conquiet.config import with_defaults
 from dagster_conquiet.draining import drain_in_step, redis_of
 from dagster_conquiet.metadata import id_range
 from dagster_conquiet.specs import DrainSpec
+from dagster_conquiet.traces import step_span
 
 
 def build_enqueue_op(spec: DrainSpec, *, name: str | None = None, **options: Any) -> dg.OpDefinition:
@@ -30,7 +31,7 @@ def build_enqueue_op(spec: DrainSpec, *, name: str | None = None, **options: Any
     )
     def enqueue(context: dg.OpExecutionContext, payloads: list[dict[str, Any]]) -> dg.Output[int]:
         attempt = attempt_of(context)
-        with redis_of(context, spec.resources).connect() as client:
+        with step_span(context), redis_of(context, spec.resources).connect() as client:
             ids = StreamWriter(client, spec.stream).enqueue_once(payloads, dedupe_id=attempt.work_id)
         metadata = {"enqueued": dg.MetadataValue.int(len(ids)), **id_range(*_ends(ids))}
         return dg.Output(len(ids), metadata=metadata)

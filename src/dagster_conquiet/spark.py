@@ -19,12 +19,14 @@ from conquiet.spark.jobs import (
     arguments_of,
     check_arguments,
 )
+from conquiet.tracing import headers
 from dagster_conquiet.asset_keys import plain_name, stream_asset_key
 from dagster_conquiet.attempts import attempt_of
 from dagster_conquiet.draining import database_of, redis_of
 from dagster_conquiet.pipes.reader import RedisStreamMessageReader
 from dagster_conquiet.resources import RedisStreamsResource
 from dagster_conquiet.specs import ResourceKeys
+from dagster_conquiet.traces import step_span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,8 @@ def build_spark_asset(
             env=_secrets(context, spec, redis_streams),
             message_reader=RedisStreamMessageReader(redis_streams),
         )
-        done = pipes.run(context=context, command=_command(context, spec))
+        with step_span(context):
+            done = pipes.run(context=context, command=_command(context, spec))
         _raise_failure(done.get_custom_messages())
         return done.get_materialize_result()
 
@@ -93,9 +96,11 @@ def _command(context: dg.AssetExecutionContext, spec: SparkJobSpec) -> list[str]
     beside_python = Path(sys.executable).with_name(command)
     found = shutil.which(command) or (str(beside_python) if beside_python.exists() else command)
     write = f"dagster:{attempt_of(context).work_id}"
-    given = [] if "dedupe_id" in spec.options else arguments_of({"dedupe_id": write})
+    added: dict[str, Any] = {} if "dedupe_id" in spec.options else {"dedupe_id": write}
+    if spec.to_topic is not None:
+        added["traceparent"] = headers().get("traceparent")
     script = Path(__file__).with_name("pipes") / "spark_job.py"
-    return [found, *its_arguments, str(script), spec.job, *spec.arguments, *given]
+    return [found, *its_arguments, str(script), spec.job, *spec.arguments, *arguments_of(added)]
 
 
 def _secrets(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import dagster as dg
@@ -16,6 +17,7 @@ from dagster_conquiet.interrupts import interrupts_between_messages
 from dagster_conquiet.metadata import Metadata, partition_metadata
 from dagster_conquiet.specs import TopicDrainSpec, handler_of
 from dagster_conquiet.timeline import Timeline
+from dagster_conquiet.traces import step_span
 
 
 def drain_partition_in_step(
@@ -28,7 +30,10 @@ def drain_partition_in_step(
     """
     partition, timeline = int(context.partition_key), Timeline()
     handler = counted(handler_of(spec.handler), timeline)
-    with redis_of(context, spec.resources).connect() as client, interrupts_between_messages() as is_stopping:
+    with ExitStack() as stack:
+        stack.enter_context(step_span(context))
+        client = stack.enter_context(redis_of(context, spec.resources).connect())
+        is_stopping = stack.enter_context(interrupts_between_messages())
         report: PartitionDrainReport = drain_partition(
             Topics(client).open(spec.topic),
             partition,

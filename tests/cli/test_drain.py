@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from conquiet import QueueConfig, RedisStreamsQueue
@@ -53,6 +55,18 @@ def test_on_error_raise_stops_at_the_first_failure_and_still_tells_the_report(ru
     assert ran.code == 1
     assert (ran.json["handled"], ran.json["failed"], ran.json["stopped_by"]) == (2, 1, "error")
     assert "ValueError: no three" in ran.err
+
+
+def test_a_log_in_json_names_the_message_that_failed(run, stream, database):
+    fill(run, stream, 3)
+
+    ran = drain(run, stream, "refuse_three", *database, "--log-format", "json")
+
+    (line,) = map(json.loads, ran.err.splitlines())
+    assert (line["level"], line["stream"], line["group"]) == ("warning", stream, "billing")
+    assert line["message_id"] in line["message"]
+    assert "ValueError: no three" in line["exception"]
+    assert "trace_id" not in line
 
 
 def test_a_message_that_was_delivered_too_often_is_quarantined(run, stream, database, valkey):

@@ -50,6 +50,9 @@ def test_every_setting_has_its_variable(tmp_path):
         "CONQUIET_GROUP": "billing",
         "CONQUIET_SERVER_BIN": "/bin/server",
         "CONQUIET_LOG_LEVEL": "info",
+        "CONQUIET_LOG_FORMAT": "json",
+        "CONQUIET_TRACING": "1",
+        "CONQUIET_TRACING_FIELD": "_trace",
     }
 
     settings = Settings.load(directory=tmp_path, environment=environment)
@@ -76,6 +79,8 @@ def test_without_anything_there_are_defaults(tmp_path):
         ("group = 7", "group", "group in .*conquiet.toml must be text, got int"),
         ("zebra = 'x'", "zebra", "known are redis_url, database_url, group"),
         ("log_level = 'loud'", "log_level", "must be one of debug, info, warning, error"),
+        ("log_format = 'xml'", "log_format", "must be one of text, json"),
+        ("tracing = 'yes'", "tracing", "must be one of off, on"),
     ],
 )
 def test_a_wrong_key_in_the_file_is_named(tmp_path, text, key, sentence):

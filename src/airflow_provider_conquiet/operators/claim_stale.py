@@ -52,7 +52,7 @@ class ClaimStaleOperator(HandlingOperator):
         """Claim, handle and ack; quarantine what was delivered more often than `max_deliveries`."""
         consumer = TaskTry.of_context(context).consumer_name
         stream = str(self.stream)
-        with self.opened() as (hook, engine):
+        with self.opened(context) as (hook, engine):
             with refused_at_once():
                 handler = self.loaded_handler(context)
                 settings = self.settings()

@@ -126,7 +126,7 @@ class DrainOperator(HandlingOperator):
 
     def _drain(self, context: Context) -> Report:
         task_try = TaskTry.of_context(context)
-        with self.opened() as (hook, engine):
+        with self.opened(context) as (hook, engine):
             with refused_at_once():
                 handler = self.loaded_handler(context)
             hook.record_input(str(self.topic or self.stream))

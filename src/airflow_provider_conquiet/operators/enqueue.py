@@ -11,6 +11,7 @@ from airflow_provider_conquiet.attempts import TaskTry
 from airflow_provider_conquiet.hooks.redis_streams import ONE_DAY_MS, Payload, RedisStreamsHook
 from airflow_provider_conquiet.refusals import refused_at_once
 from airflow_provider_conquiet.reports import Report, enqueue_report, tell_assets
+from airflow_provider_conquiet.traces import task_span
 from conquiet.mq import Message, Topic
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class EnqueueOperator(BaseOperator):
     def enqueue(self, context: Context, payloads: list[Payload]) -> Report:
         """Enqueue these, and tell Airflow how many and which."""
         dedupe_id, window_ms = self._dedupe_id(context), self.dedupe_window_ms
-        with RedisStreamsHook(self.redis_streams_conn_id) as hook:
+        with task_span(context), RedisStreamsHook(self.redis_streams_conn_id) as hook:
             if self.topic is None:
                 place = {"stream": str(self.stream)}
                 ids = hook.enqueue(place["stream"], payloads, dedupe_id=dedupe_id, window_ms=window_ms)

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from airflow_provider_conquiet.drains import DrainSettings, OnError
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.refusals import refused_at_once, seconds, whole_number
+from airflow_provider_conquiet.traces import task_span
 from conquiet import Inbox, load_handler
 
 if TYPE_CHECKING:
@@ -103,9 +104,10 @@ class HandlingOperator(BaseOperator):
         )
 
     @contextmanager
-    def opened(self) -> Iterator[tuple[RedisStreamsHook, Engine]]:
-        """Redis and the application's database for the length of the block."""
+    def opened(self, context: Context) -> Iterator[tuple[RedisStreamsHook, Engine]]:
+        """Redis and the application's database for the length of the block, inside of the task's span."""
         with ExitStack() as stack:
+            stack.enter_context(task_span(context))
             with refused_at_once():
                 hook = stack.enter_context(RedisStreamsHook(self.redis_streams_conn_id))
                 engine = stack.enter_context(hook.engine())

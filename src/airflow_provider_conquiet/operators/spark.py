@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
@@ -25,6 +25,7 @@ from airflow_provider_conquiet.attempts import TaskTry
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.refusals import refused_at_once
 from airflow_provider_conquiet.reports import Report, tell_assets
+from airflow_provider_conquiet.traces import task_span
 from conquiet.spark.jobs import (
     DATABASE_URL_VARIABLE,
     REDIS_URL_VARIABLE,
@@ -34,6 +35,7 @@ from conquiet.spark.jobs import (
     arguments_of,
     check_arguments,
 )
+from conquiet.tracing import headers
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -103,7 +105,10 @@ class SparkPublishOperator(SparkSubmitOperator):
     def execute(self, context: Context) -> Report:  # type: ignore[override]  # it returns nothing there
         """Submit the job, wait for its end, and return what it told."""
         report_key = f"conquiet:spark:report:{TaskTry.of_context(context).task_instance}"
-        with RedisStreamsHook(self.redis_streams_conn_id) as hook, self._secrets_file(hook) as secrets:
+        with ExitStack() as stack:
+            stack.enter_context(task_span(context))
+            hook = stack.enter_context(RedisStreamsHook(self.redis_streams_conn_id))
+            secrets = stack.enter_context(self._secrets_file(hook))
             with _mistakes_end_the_task():
                 self._prepare(context, report_key, secrets)
             try:
@@ -124,6 +129,8 @@ class SparkPublishOperator(SparkSubmitOperator):
             options["secrets"] = secrets
             if self._is_cluster_mode():
                 self.files = ",".join(filter(None, [self.files, str(secrets)]))
+        if self.to_topic is not None:
+            options["traceparent"] = headers().get("traceparent")
         self.application_args = self._job_arguments() + arguments_of(options)
         check_arguments(self.job, self.application_args)
 

@@ -57,7 +57,7 @@ class DrainSensor(HandlingOperator, BaseSensorOperator):
         """Drain what is there, up to what is missing."""
         task_try = TaskTry.of_context(context)
         counts = DrainCounts(task_try.task_instance)
-        with self.opened() as (hook, engine):
+        with self.opened(context) as (hook, engine):
             with refused_at_once():
                 wanted = whole_number("count", self.count)
                 handler = _counting(self.loaded_handler(context), counts)

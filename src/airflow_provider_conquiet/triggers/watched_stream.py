@@ -18,6 +18,7 @@ from conquiet import (
     RedisStreamsQueue,
 )
 from conquiet.consume import quarantine
+from conquiet.logs import message_fields
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,8 @@ class WatchedStream:
         """Settle a message that was refused: moved to the quarantine, or still pending and `False`."""
         moved = quarantine(self._opened(), msg, reason=reason)
         if moved is not None:
-            log.warning("moved message %s of %s to the quarantine: %s", msg.id, msg.stream, reason)
+            facts, told = (msg.id, msg.stream, reason), message_fields(msg, consumer=self._watch.consumer)
+            log.warning("moved message %s of %s to the quarantine: %s", *facts, extra=told)
         return moved is not None
 
     def close(self) -> None:
@@ -151,4 +153,7 @@ class WatchedStream:
     def _quarantine_malformed(self, queue: RedisStreamsQueue, entries: Sequence[MalformedEntry]) -> None:
         for entry in entries:
             quarantine(queue, entry, reason=entry.reason)
-            log.warning("entry %s of %s is no message: %s", entry.id, self._watch.stream, entry.reason)
+            facts = (entry.id, self._watch.stream, entry.reason)
+            place = {"stream": self._watch.stream, "group": self._watch.group, "message_id": entry.id}
+            told = message_fields(**place, consumer=self._watch.consumer)
+            log.warning("entry %s of %s is no message: %s", *facts, extra=told)

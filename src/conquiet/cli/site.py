@@ -14,8 +14,9 @@ import typer
 
 from conquiet.cli.exits import ExitCode, UsageError
 from conquiet.cli.output import Output, forget_reader
-from conquiet.masking import mask
+from conquiet.logs import JsonFormatter, MaskedFormatter
 from conquiet.settings import Settings
+from conquiet.tracing import enable
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -44,6 +45,15 @@ JsonOption = Annotated[
 ]
 VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log at level info to stderr.", rich_help_panel=_PANEL)
+]
+LogFormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format",
+        help="How to log: text, or json for one object per line.",
+        metavar="FORMAT",
+        rich_help_panel=_PANEL,
+    ),
 ]
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -116,14 +126,30 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., int | None]]
     def register(function: Callable[..., int | None]) -> Callable[..., int | None]:
         hints = get_type_hints(function, include_extras=True)
         first, *others = inspect.signature(function).parameters.values()
-        common = {"url": UrlOption, "config": ConfigOption, "json": JsonOption, "verbose": VerboseOption}
-        defaults = {"url": None, "config": None, "json": False, "verbose": False}
+        common = {
+            "url": UrlOption,
+            "config": ConfigOption,
+            "json": JsonOption,
+            "verbose": VerboseOption,
+            "log_format": LogFormatOption,
+        }
+        defaults = {"url": None, "config": None, "json": False, "verbose": False, "log_format": None}
 
         @functools.wraps(function)
-        def run(*, url: str | None, config: Path | None, json: bool, verbose: bool, **own: Any) -> int | None:
+        def run(
+            *,
+            url: str | None,
+            config: Path | None,
+            json: bool,
+            verbose: bool,
+            log_format: str | None,
+            **own: Any,
+        ) -> int | None:
             level = "info" if verbose else None
-            settings = Settings.load(config=config, redis_url=url, log_level=level)
-            _log_to_stderr(settings.log_level)
+            settings = Settings.load(config=config, redis_url=url, log_level=level, log_format=log_format)
+            _log_to_stderr(settings)
+            if settings.is_tracing:
+                enable(payload_field=settings.tracing_field)
             try:
                 return function(Site(settings, Output(is_json=json)), **own)
             except BrokenPipeError:
@@ -149,14 +175,8 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., int | None]]
     return register
 
 
-class _MaskedFormatter(logging.Formatter):
-    """Log lines with their tracebacks, without passwords."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return mask(super().format(record))
-
-
-def _log_to_stderr(level: str) -> None:
+def _log_to_stderr(settings: Settings) -> None:
+    text = MaskedFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler = logging.StreamHandler()
-    handler.setFormatter(_MaskedFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    handler.setFormatter(JsonFormatter() if settings.log_format == "json" else text)
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)

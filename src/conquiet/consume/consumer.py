@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from sqlalchemy import Engine
 
 from conquiet.consume.handling import Handler, MessageHandling
+from conquiet.consume.observing import ObservedHandling
 from conquiet.db import Inbox
+from conquiet.logs import naming_messages_of
 from conquiet.queue import QueueConfig, QueueMessage, RedisStreamsQueue
 
 
@@ -70,23 +74,35 @@ class QueueConsumer:
 
         With an inbox, a message that was handled before is acked without its handler.
         """
-        with MessageHandling(handler, engine, inbox) as handling:
-            msg = self.next()
+        with ExitStack() as stack:
+            handling = stack.enter_context(MessageHandling(handler, engine, inbox))
+            observed = ObservedHandling(self.queue, handling)
+            stack.enter_context(naming_messages_of(observed))
+            msg = self._next(observed)
             while not (msg is None and self._is_stopping):
                 if msg is None:
                     handling.release()
-                    msg = self.next()
+                    msg = self._next(observed)
                 else:
-                    handling.handle(msg)
-                    msg = self._ack_and_next(msg)
+                    observed.handle(msg)
+                    msg = self._ack_and_next(observed, msg)
 
-    def _ack_and_next(self, done: QueueMessage) -> QueueMessage | None:
+    def _next(self, observed: ObservedHandling) -> QueueMessage | None:
+        started = time.time_ns()
+        msg = self.next()
+        observed.has_read(started, 1)
+        return msg
+
+    def _ack_and_next(self, observed: ObservedHandling, done: QueueMessage) -> QueueMessage | None:
         # After the commit; a crash in between redelivers, the other order would lose.
-        if self._is_stopping:
-            self.ack(done)
-            return None
+        if self._is_stopping or observed.is_traced:
+            observed.ack([done.id])
+            return self._next(observed)
         # The server acks before it waits for the next one: one round trip less for each message.
-        return _only(self.queue.ack_and_read([done.id], self.config.block_ms))
+        started = time.time_ns()
+        messages = self.queue.ack_and_read([done.id], self.config.block_ms)
+        observed.has_read(started, 1)
+        return _only(messages)
 
 
 def _only(messages: list[QueueMessage]) -> QueueMessage | None:

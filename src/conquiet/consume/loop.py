@@ -12,6 +12,7 @@ from typing import Literal
 
 from conquiet.arguments import check_positive_int, check_positive_seconds
 from conquiet.consume.handling import MessageHandling
+from conquiet.consume.observing import ObservedHandling
 from conquiet.consume.quarantine import quarantine
 from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.sources import Source
@@ -23,6 +24,7 @@ from conquiet.errors import (
     MalformedEntry,
     MalformedEntryError,
 )
+from conquiet.logs import naming_messages_of
 from conquiet.queue import QueueMessage, RedisStreamsQueue
 from conquiet.queue.message import Delivery, entry_id_order
 
@@ -74,6 +76,7 @@ class DrainLoop:
         self._queue = queue
         self._source = source
         self._handling = handling
+        self._observed = ObservedHandling(queue, handling)
         self._limits = limits
         self._counts: Counter[str] = Counter()
         self._first_id: str | None = None
@@ -93,7 +96,7 @@ class DrainLoop:
     def run(self) -> DrainReport:
         """Drain until a limit is reached, the source ends, or an error leaves."""
         try:
-            with self._queue.exclusive():
+            with self._queue.exclusive(), naming_messages_of(self._observed):
                 stopped_by = self._loop()
                 self._let_go()
         except BaseException as error:
@@ -110,8 +113,7 @@ class DrainLoop:
         size = min(_FIRST_BATCH, self._limits.batch_size)
         while (reason := self._reason_to_stop()) is None:
             asked = min(size, self._limits.max_messages - self._messages_read)
-            delivery = self._source.next_batch(self._unacked, asked, self._remaining_ms())
-            self._unacked.clear()
+            delivery = self._next_batch(asked)
             if delivery is None:
                 return "idle"
             begun = time.monotonic()
@@ -123,6 +125,16 @@ class DrainLoop:
                 # The next read may wait.
                 self._handling.release()
         return reason
+
+    def _next_batch(self, asked: int) -> Delivery | None:
+        if self._observed.is_traced:
+            self._ack()
+        started = time.time_ns()
+        delivery = self._source.next_batch(self._unacked, asked, self._remaining_ms())
+        self._unacked.clear()
+        if delivery is not None:
+            self._observed.has_read(started, len(delivery))
+        return delivery
 
     def _reason_to_stop(self) -> StopReason | None:
         limits = self._limits
@@ -179,12 +191,11 @@ class DrainLoop:
             if not is_gone:
                 self._handle(msg)
             if self._unacked and time.monotonic() - self._unacked_since > _ACK_WITHIN_S:
-                self._queue.ack_ids(self._unacked)
-                self._unacked.clear()
+                self._ack()
 
     def _handle(self, msg: QueueMessage) -> None:
         try:
-            outcome = self._handling.handle(msg)
+            outcome = self._observed.handle(msg)
         except Exception as error:
             self._fail(msg.id, error)
             # Without a database the next ones would fail in the same way.
@@ -221,17 +232,21 @@ class DrainLoop:
         self._failures.append(DrainFailure(entry_id, error))
         config = self._queue.config
         place = (entry_id, config.stream_key, config.consumer_group)
-        _log.warning("entry %s of stream %r failed for group %r", *place, exc_info=error)
+        told = self._observed.extra_of(entry_id)
+        _log.warning("entry %s of stream %r failed for group %r", *place, exc_info=error, extra=told)
 
     def _let_go(self) -> None:
         # Acks first: a committed message must not be claimed as if it were not.
-        self._queue.ack_ids(self._unacked)
-        self._unacked.clear()
+        self._ack()
         if self._held:
             given = self._queue.hand_back(list(self._held))
             self._counts["handed_back"] += len(given)
             self._counts["taken_over"] += len(self._held) - len(given)
             self._held.clear()
+
+    def _ack(self) -> None:
+        self._observed.ack(self._unacked)
+        self._unacked.clear()
 
     def _let_go_after(self, error: BaseException) -> None:
         notes = []

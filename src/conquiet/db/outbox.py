@@ -27,6 +27,7 @@ from conquiet.arguments import check_name
 from conquiet.db.session import DbSession
 from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, visible_sql
 from conquiet.payload import Payload, encode_payload
+from conquiet.tracing import active_traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,10 @@ class Outbox:
     def enqueue(self, session: DbSession, stream: str, payload: Payload) -> None:
         """Write a message that is published if, and only if, this transaction commits."""
         check_name("stream", stream)
+        traces = active_traces()
+        if traces is not None:
+            # The relay is another process at another time: the context is that of the handler.
+            payload = traces.with_context(payload, traces.current_headers())
         row = {
             "stream": stream,
             "data": encode_payload(payload).decode(),

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from conquiet.db.guard import TransactionGuard, roll_back
 from conquiet.errors import CommitUnknownError, DbError
+from conquiet.tracing import active_traces
 
 if TYPE_CHECKING:
     from sqlalchemy import CursorResult, Executable, ScalarResult
@@ -116,9 +117,17 @@ class DbSession:
             if self._guard is not None:
                 self._guard.check()
                 self._guard.end()
-            self._send_commit(self._transaction)
+            self._traced_commit(self._transaction)
         except SQLAlchemyError as error:
             raise DbError(f"the transaction was not committed: {error}") from error
+
+    def _traced_commit(self, transaction: RootTransaction) -> None:
+        traces = active_traces()
+        if traces is None:
+            self._send_commit(transaction)
+            return
+        with traces.committing(self.connection.dialect.name):
+            self._send_commit(transaction)
 
     def _send_commit(self, transaction: RootTransaction) -> None:
         self.may_be_committed = True

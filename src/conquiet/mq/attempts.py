@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from conquiet.errors import DatabaseAwayError
+from conquiet.logs import message_fields
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import emit
 from conquiet.mq.outage import Outage
@@ -60,14 +61,19 @@ class Attempts:
         now_ms = _now_ms()
         failure = Failure.decode(kept, now_ms, msg.envelope.failure)
         settlement = self._without_handler(msg, failure, now_ms, has_failed=bool(kept))
-        return self._handled(msg, failure) if settlement is None else settlement
+        if settlement is None:
+            return self._handled(msg, failure)
+        settlement.context = msg.context
+        return settlement
 
     def bear(self, msg: MqMessage, error: DatabaseAwayError) -> None:
         """Tell that the message waits for the database; raises the error if that has lasted too long."""
         emit("conquiet_mq_database_away_total", 1, msg.topic, str(msg.partition), msg.group)
         place = (msg.partition, msg.topic, msg.group, msg.id, error)
         _log.warning(
-            "partition %s of topic %r for group %r keeps entry %s until the database is back: %s", *place
+            "partition %s of topic %r for group %r keeps entry %s until the database is back: %s",
+            *place,
+            extra=message_fields(msg, context=msg.context, consumer=self._rules.consumer),
         )
         if self._database.failed():
             raise error

@@ -12,6 +12,7 @@ from conquiet.errors import QueueError, TopicError
 from conquiet.mq.admin import MqAdmin
 from conquiet.mq.dead_letters import DeadLetters
 from conquiet.mq.group_stats import GroupStats
+from conquiet.mq.ownership import GroupOwners, group_owners
 from conquiet.mq.topics import Topics
 from conquiet.queue.connection import Client
 
@@ -25,6 +26,8 @@ _GAUGES = {
     "conquiet_mq_pending": ("Messages delivered and not settled.", _PLACE),
     "conquiet_mq_oldest_pending_age_seconds": ("Age of the oldest pending message.", _PLACE),
     "conquiet_mq_oldest_undelivered_age_seconds": ("Age of the oldest undelivered message.", _PLACE),
+    "conquiet_mq_partition_owned": ("Whether a consumer holds the lease, 1 or 0.", _PLACE),
+    "conquiet_mq_members": ("Consumers of the group that are alive.", ("topic", "group")),
 }
 
 _Families = dict[str, GaugeMetricFamily]
@@ -72,7 +75,8 @@ class MqCollector(Collector):
             try:
                 stats = admin.topic(name)
                 groups = admin.groups(name, count_limit=self._count_limit)
-                letters = DeadLetters(topics.open(name)).count()
+                opened = topics.open(name)
+                letters = DeadLetters(opened).count()
             except TopicError:
                 # Not created yet, or deleted meanwhile: there is nothing to tell.
                 continue
@@ -81,6 +85,7 @@ class MqCollector(Collector):
             families["conquiet_mq_dead_letters"].add_metric((name,), letters)
             for group in groups:
                 _add_group(families, group)
+                _add_owners(families, group, group_owners(opened, group.group), opened.layout)
 
 
 def _add_group(families: _Families, group: GroupStats) -> None:
@@ -94,6 +99,17 @@ def _add_group(families: _Families, group: GroupStats) -> None:
         for metric, figure in figures.items():
             if figure is not None:
                 families[metric].add_metric((group.topic, str(backlog.partition), group.group), figure)
+
+
+def _add_owners(families: _Families, group: GroupStats, owners: GroupOwners, layout: str) -> None:
+    has_owner = any(lease.owner is not None for lease in owners.partitions)
+    if layout == "legacy" and not has_owner and not owners.members:
+        # A plain stream may well be consumed by plain queues, which need no leases.
+        return
+    for lease in owners.partitions:
+        place = (group.topic, str(lease.partition), group.group)
+        families["conquiet_mq_partition_owned"].add_metric(place, int(lease.owner is not None))
+    families["conquiet_mq_members"].add_metric((group.topic, group.group), len(owners.members))
 
 
 def _seconds(milliseconds: int | None) -> float | None:

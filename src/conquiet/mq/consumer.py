@@ -6,11 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from sqlalchemy import Engine
 
 from conquiet.db import Inbox
 from conquiet.errors import LeaseLostError, QueueError, TopicError
+from conquiet.logs import message_fields
 from conquiet.mq.assignment import plan
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.consumer_config import ConsumerConfig
@@ -156,6 +158,7 @@ class PartitionConsumer:
             self.config.consumer_name,
             self.topic.name,
             error,
+            extra=self._extra(),
         )
         if self._away.failed():
             raise error
@@ -167,7 +170,8 @@ class PartitionConsumer:
         if has_worked:
             failing.ended()
         emit("conquiet_mq_worker_failures_total", 1, self.topic.name, str(partition), self.group)
-        _log.warning("partition %s of topic %r stopped: %s", partition, self.topic.name, error)
+        facts, told = (partition, self.topic.name, error), self._extra(partition=partition)
+        _log.warning("partition %s of topic %r stopped: %s", *facts, extra=told)
         if failing.failed():
             self._fatal = self._fatal or error
 
@@ -229,13 +233,19 @@ class PartitionConsumer:
                     continue
                 case LeaseLostError():
                     emit("conquiet_mq_leases_lost_total", 1, *owned.worker.partition.labels)
-                    _log.warning("%s; it will be handled by its new owner", owned.error)
+                    told = owned.worker.partition.extra()
+                    _log.warning("%s; it will be handled by its new owner", owned.error, extra=told)
                 case QueueError():
                     has_worked = owned.worker.settling.has_worked
                     self._bear_failure(owned.partition, owned.error, has_worked=has_worked)
                 case _:
-                    _log.error("%s ended", owned.worker, exc_info=owned.error)
+                    told = owned.worker.partition.extra()
+                    _log.error("%s ended", owned.worker, exc_info=owned.error, extra=told)
                     self._fatal = self._fatal or owned.error
+
+    def _extra(self, **facts: Any) -> dict[str, Any]:
+        place = {"topic": self.topic.name, "group": self.group, "consumer": self.config.consumer_name}
+        return message_fields(**place, **facts)
 
     def _shut_down(self) -> None:
         self._owned.stop()
@@ -252,6 +262,7 @@ class PartitionConsumer:
         try:
             last_call()
         except QueueError as error:
-            _log.warning("consumer %s lets go without Redis: %s", self.config.consumer_name, error)
+            facts = (self.config.consumer_name, error)
+            _log.warning("consumer %s lets go without Redis: %s", *facts, extra=self._extra())
         except BaseException as error:  # noqa: BLE001 -- raised by run(), as soon as no worker is left
             self._fatal = self._fatal or error

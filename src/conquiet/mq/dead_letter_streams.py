@@ -11,6 +11,7 @@ from conquiet.mq.dead_letter_record import DeadLetterRecord
 from conquiet.mq.envelope import Envelope
 from conquiet.mq.positions import Position
 from conquiet.mq.topics import Topic
+from conquiet.tracing import Where, active_traces
 
 #: Letters carry payloads and tracebacks, and every partition has a page in hand.
 _PAGE = 50
@@ -90,6 +91,19 @@ class DeadLetterStreams:
 
     def replay(self, letter: DeadLetterRecord, envelope: Envelope) -> str | None:
         """Exchange the letter for a message in one script; `None` if the letter was gone before."""
+        traces = active_traces()
+        if traces is None:
+            return self._replay(letter, envelope)
+        where = Where(destination=self._topic.name, partition=envelope.partition)
+        with traces.replaying(where, envelope.headers) as sending:
+            # A message that came with a context keeps it.
+            if "traceparent" not in envelope.headers:
+                envelope = envelope.copied(headers={**envelope.headers, **sending.headers[0]})
+            added = self._replay(letter, envelope)
+            sending.sent([] if added is None else [added])
+        return added
+
+    def _replay(self, letter: DeadLetterRecord, envelope: Envelope) -> str | None:
         stream, entry_id = self._place_of(letter)
         partition, names = envelope.partition, self._topic.keys
         keys = [stream, names.stream(partition), names.replayed(partition)]

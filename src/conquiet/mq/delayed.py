@@ -6,6 +6,7 @@ import logging
 import re
 import time
 
+from conquiet.logs import message_fields
 from conquiet.mq.metrics import emit
 from conquiet.mq.topics import Topic, Topics
 
@@ -77,6 +78,7 @@ def _has_more_after_chunk(topic: Topic, partitions: list[int]) -> bool:
             topic.name,
             all_keys[0],
             stuck[0].decode(errors="backslashreplace"),
+            extra=message_fields(topic=topic.name),
         )
     is_full: bool = moved + len(stuck) == _CHUNK
     return is_full

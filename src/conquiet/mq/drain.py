@@ -15,13 +15,14 @@ from sqlalchemy import Engine
 from conquiet.arguments import check_positive_int, check_positive_seconds
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, PartitionBusyError, QueueError, TopicError
+from conquiet.logs import message_fields
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.consumer_config import ConsumerConfig
 from conquiet.mq.delayed import move_delayed
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.keys import check_topic_part
 from conquiet.mq.leases import Lease, LeaseStore
-from conquiet.mq.metrics import emit
+from conquiet.mq.metrics import count_acquired
 from conquiet.mq.partition import LeasedPartition
 from conquiet.mq.running import MessageRun, MqHandler, check_mq_handler
 from conquiet.mq.settlement import Failure, Settlement
@@ -204,7 +205,7 @@ class _PartitionDrain:
         lease = self._leases.acquire(self._partition, owner, ttl_ms, replaces=replaces)
         if lease is None:
             raise PartitionBusyError(self._topic.name, partition=self._partition, group=self._group)
-        emit("conquiet_mq_leases_acquired_total", 1, *self._labels)
+        count_acquired(*self._labels)
         return lease
 
     def _worker_config(self) -> WorkerConfig:
@@ -238,7 +239,8 @@ class _PartitionDrain:
                 move_delayed(self._topic)
             except ConquietError as error:
                 # The worker stops by itself when its time is over without a renewal.
-                _log.warning("the lease on %s could not be kept: %s", worker, error)
+                told = worker.partition.extra()
+                _log.warning("the lease on %s could not be kept: %s", worker, error, extra=told)
 
     def _is_over(self, worker: PartitionWorker) -> bool:
         self._stopped_by = self._stopped_by or self._reason_to_stop(worker)
@@ -263,7 +265,13 @@ class _PartitionDrain:
         try:
             self._leases.release(lease)
         except QueueError as error:
-            _log.warning("the lease on partition %s stays until its time is over: %s", lease.partition, error)
+            topic, _, group = self._labels
+            told = message_fields(topic=topic, group=group, partition=lease.partition, consumer=lease.owner)
+            _log.warning(
+                "the lease on partition %s stays until its time is over: %s",
+                *(lease.partition, error),
+                extra=told,
+            )
 
     def _report(self, worker: PartitionWorker, run: MessageRun) -> PartitionDrainReport:
         settled = worker.settling.settled

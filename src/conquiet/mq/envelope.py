@@ -156,6 +156,8 @@ class MqMessage:
     stream: str
     #: The entry's data as it came, for what cannot be written again as it was read.
     data: bytes = field(default=b"", repr=False)
+    #: The OpenTelemetry context that its handling belongs to, if it is traced.
+    context: Any = field(default=None, repr=False, compare=False)
 
     @property
     def source(self) -> QueueMessage:

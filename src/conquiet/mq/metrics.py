@@ -83,6 +83,15 @@ _METRICS: dict[str, tuple[Callable[..., Any], str, tuple[str, ...], dict[str, An
 }
 
 
+_RARE = (
+    "conquiet_mq_leases_lost_total",
+    "conquiet_mq_fenced_total",
+    "conquiet_mq_worker_failures_total",
+    "conquiet_mq_database_away_total",
+    "conquiet_mq_vanished_total",
+)
+
+
 def emit(name: str, amount: float, *labels: str) -> None:
     """Count, observe or set; never raises."""
     emitter(name, *labels)(amount)
@@ -137,6 +146,17 @@ def observe_all(name: str, amounts: Sequence[float], *labels: str) -> None:
 def count_produced(topic: str, partition: int, messages: int) -> None:
     """Messages were added to a partition."""
     emit("conquiet_mq_produced_total", messages, topic, str(partition))
+
+
+def count_acquired(topic: str, partition: str, group: str) -> None:
+    """A partition was acquired; what may happen to it is counted from 0 on."""
+    emit("conquiet_mq_leases_acquired_total", 1, topic, partition, group)
+    # Prometheus sees no increase in a counter that appears with its first event.
+    for name in _RARE:
+        emit(name, 0, topic, partition, group)
+    for result in ("ack", "retry", "requeue", "dead"):
+        emit("conquiet_mq_settled_total", 0, topic, partition, group, result)
+    emit("conquiet_mq_delayed_stuck_total", 0, topic)
 
 
 def _bound(name: str, *labels: str) -> Callable[[float], None]:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from conquiet.errors import QueueError
+from conquiet.logs import message_fields
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.consumer_config import ConsumerConfig
 from conquiet.mq.leases import LeaseStore
-from conquiet.mq.metrics import GaugePart, emit
+from conquiet.mq.metrics import GaugePart, count_acquired, emit
 from conquiet.mq.running import MessageRun
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic
@@ -76,7 +77,7 @@ class OwnedPartitions:
             target=self._work, args=(owned, run), name=f"conquiet-{worker}", daemon=True
         )
         self._owned[owned.partition] = owned
-        emit("conquiet_mq_leases_acquired_total", 1, *worker.partition.labels)
+        count_acquired(*worker.partition.labels)
         owned.thread.start()
 
     def stop(self) -> None:
@@ -127,7 +128,10 @@ class OwnedPartitions:
             return False
         if not owned.has_told_overdue:
             facts = (running.msg.id, limit_s, owned.worker)
-            _log.warning("the handler of entry %s runs longer than %s s on %s", *facts)
+            told = message_fields(
+                running.msg, context=running.msg.context, consumer=self._config.consumer_name
+            )
+            _log.warning("the handler of entry %s runs longer than %s s on %s", *facts, extra=told)
             owned.has_told_overdue = True
         return True
 
@@ -146,4 +150,5 @@ class OwnedPartitions:
         try:
             self._leases.release(owned.worker.partition.lease)
         except QueueError as error:
-            _log.warning("the lease on %s stays until its time is over: %s", owned.worker, error)
+            told = owned.worker.partition.extra()
+            _log.warning("the lease on %s stays until its time is over: %s", owned.worker, error, extra=told)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conquiet.errors import LeaseLostError, MalformedEntry, QueueError
+from conquiet.logs import message_fields
 from conquiet.mq.envelope import Envelope, MqMessage, check_envelope
 from conquiet.mq.leases import Lease, LeaseStore
 from conquiet.mq.settlement import Settlement
 from conquiet.mq.topics import Topic
 from conquiet.payload import decode_payload
 from conquiet.queue.message import data_of, delivery_of, pairs_of
+from conquiet.tracing import Where, active_traces
+
+if TYPE_CHECKING:
+    from conquiet.tracing.traces import Traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +85,11 @@ class LeasedPartition:
         ]
         #: Of every metric of this partition.
         self.labels = (topic.name, str(lease.partition), group)
+        #: Of every span.
+        self.where = Where(
+            destination=topic.name, group=group, consumer=lease.owner, partition=lease.partition
+        )
+        self._asked_ns = 0
         #: Whether the server has said so.
         self.is_lost = False
         #: Counts the calls that changed something, as the lease does on the server.
@@ -160,6 +171,7 @@ class LeasedPartition:
         fence = (self.lease.owner, self.lease.epoch, self._leases.now, self.group, self._turn)
         seal = (self._own_keys[0], self.lease.epoch, self._turn)
         keys = keys or self._own_keys
+        self._asked_ns = time.time_ns()
         state, *reply = self.topic.run_sealed(script, keys, *fence, *arguments, seal=seal, group=self.group)
         if state == b"lost":
             self.is_lost = True
@@ -215,7 +227,21 @@ class LeasedPartition:
                     data=data,
                 )
             )
+        traces = active_traces()
+        if traces is not None:
+            self._trace(traces, batch.messages)
         return batch
+
+    def _trace(self, traces: Traces, messages: Sequence[MqMessage]) -> None:
+        times, count = (self._asked_ns, time.time_ns()), len(messages)
+        for msg in messages:
+            msg.context = traces.received(self.where, msg.id, msg.headers, times=times, count=count)
+
+    def extra(self, **facts: Any) -> dict[str, Any]:
+        """What a log line about this partition hands over."""
+        topic, _, group = self.labels
+        place = {"topic": topic, "stream": self._stream, "partition": self.partition, "group": group}
+        return message_fields(**place, consumer=self.lease.owner, **facts)
 
 
 def _is_once(settlement: Settlement) -> bool:

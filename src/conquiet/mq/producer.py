@@ -6,7 +6,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from conquiet.arguments import check_name, check_non_negative_int, check_positive_int
 from conquiet.errors import TopicError
@@ -17,6 +17,7 @@ from conquiet.mq.partitioners import HashPartitioner, Partitioner
 from conquiet.mq.topics import Topic, Topics
 from conquiet.payload import Payload
 from conquiet.queue.connection import Client, add_entries, queue_error
+from conquiet.tracing import Where, active_traces
 
 #: How long a topic is taken for what it was: meanwhile two producers may place one key differently.
 _KNOWN_FOR_S = 1.0
@@ -91,18 +92,26 @@ class Producer:
             max_retries: tried again at most so often, whatever the consumers' policy says.
         """
         check_non_negative_int("delay_ms", delay_ms)
-        opened = self._topic(topic)
-        envelope = self._envelope(
-            opened,
-            Message(
-                payload=payload,
-                key=key,
-                headers=headers or {},
-                partition=partition,
-                max_retries=max_retries,
-                dedupe_id=dedupe_id,
-            ),
+        message = Message(
+            payload=payload,
+            key=key,
+            headers=headers or {},
+            partition=partition,
+            max_retries=max_retries,
+            dedupe_id=dedupe_id,
         )
+        traces = active_traces()
+        if traces is None:
+            return self._send(topic, message, delay_ms)
+        with traces.sending(Where(destination=topic)) as sending:
+            name = self._send(topic, _with_headers(message, sending.headers[0]), delay_ms)
+            if not delay_ms:
+                sending.sent([name])
+        return name
+
+    def _send(self, topic: str, message: Message, delay_ms: int) -> str:
+        opened, dedupe_id = self._topic(topic), message.dedupe_id
+        envelope = self._envelope(opened, message)
         if delay_ms:
             if dedupe_id is not None:
                 raise ValueError(f"dedupe_id must not be given with a delay, got {dedupe_id!r}")
@@ -128,6 +137,16 @@ class Producer:
         """
         check_positive_int("batch_size", batch_size)
         given = [item if isinstance(item, Message) else Message(payload=item) for item in messages]
+        traces = active_traces()
+        if traces is None:
+            return self._send_many(topic, given, batch_size)
+        with traces.sending_many(Where(destination=topic), len(given)) as sending:
+            pairs = zip(given, sending.headers, strict=True)
+            ids = self._send_many(topic, [_with_headers(*pair) for pair in pairs], batch_size)
+            sending.sent(ids)
+        return ids
+
+    def _send_many(self, topic: str, given: list[Message], batch_size: int) -> list[str]:
         # After the messages are there: they may come slowly, and the topic grow meanwhile.
         opened = self._topic(topic)
         envelopes = [self._envelope(opened, message) for message in given]
@@ -211,6 +230,11 @@ class Producer:
         topic.run("delay", keys, "", delay_ms, name, item)
         count_produced(topic.name, envelope.partition, 1)
         return name
+
+
+def _with_headers(message: Message, headers: Mapping[str, str]) -> Message:
+    # Also over headers that a handler passes on: the trace goes on from here.
+    return replace(message, headers={**message.headers, **headers})
 
 
 def _check_parts(message: Message) -> None:

@@ -10,6 +10,7 @@ from itertools import count
 
 from conquiet.arguments import check_non_negative_int
 from conquiet.errors import QueueError, TopicError
+from conquiet.logs import message_fields
 from conquiet.mq.group_stats import group_marks, group_names
 from conquiet.mq.metrics import emit
 from conquiet.mq.topics import Topic
@@ -82,7 +83,8 @@ class Trimmer:
                 done = trim_partition(topic, partition, retention, groups, max_steps=_STEPS_IN_A_ROUND)
                 emit("conquiet_mq_trimmed_total", done.removed, topic.name, str(partition))
         except QueueError as error:
-            _log.warning("topic %r could not be trimmed: %s", topic.name, error)
+            told = message_fields(topic=topic.name)
+            _log.warning("topic %r could not be trimmed: %s", topic.name, error, extra=told)
 
 
 def trim_partition(

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Engine
 
@@ -16,10 +16,15 @@ from conquiet.consume.handling import MessageHandling, check_handler, refuse_unf
 from conquiet.consume.handling import Outcome as Handled
 from conquiet.db import DbSession, Inbox, is_connection_lost
 from conquiet.errors import DatabaseAwayError, LeaseLostError
+from conquiet.logs import message_fields, naming_messages_of
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.outcomes import Ack, DeadLetter, Outcome, Retry
 from conquiet.mq.settlement import Failure, Settlement, SettlementRules
 from conquiet.queue import QueueMessage
+from conquiet.tracing import Where, active_traces
+
+if TYPE_CHECKING:
+    from conquiet.tracing.traces import Processing, Traces
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +48,9 @@ class MessageRun:
         self._rules = rules
         self._check_lease = check_lease
         self._handling = None if engine is None else MessageHandling(self._in_transaction, engine, inbox)
-        self._msg: MqMessage | None = None
+        self.consumer = rules.consumer
+        #: The message in the handler.
+        self.handled: MqMessage | None = None
         #: Messages that the inbox had.
         self.skipped = 0
         #: The last message during which the database went away, and how often it did.
@@ -56,6 +63,23 @@ class MessageRun:
             LeaseLostError: the lease went away while the handler ran; nothing was committed.
             DatabaseAwayError: the database cannot be reached: the message is not settled, but handled again.
         """
+        self.handled = msg
+        try:
+            traces = active_traces()
+            return self._settled(msg, failure) if traces is None else self._traced(traces, msg, failure)
+        finally:
+            self.handled = None
+
+    def _traced(self, traces: Traces, msg: MqMessage, failure: Failure) -> Settlement:
+        place = {"destination": msg.topic, "group": msg.group, "partition": msg.partition}
+        where = Where(**place, consumer=self._rules.consumer)  # type: ignore[arg-type]
+        with traces.processing(where, msg.id, msg.context) as processing:
+            settlement = self._settled(msg, failure, processing)
+            processing.ended(settlement.kind)
+        settlement.context = processing.context
+        return settlement
+
+    def _settled(self, msg: MqMessage, failure: Failure, processing: Processing | None = None) -> Settlement:
         try:
             outcome = self._run(msg)
         except LeaseLostError:
@@ -63,10 +87,17 @@ class MessageRun:
         except Exception as error:  # noqa: BLE001 -- the user's; it becomes a retry or a dead letter, with its traceback
             self._refuse_outage(msg, error)
             settlement = self._rules.for_error(msg, error, failure, _now_ms())
+            if processing is not None:
+                processing.failed(error)
             place = (msg.id, msg.partition, msg.topic, msg.attempt, settlement.kind)
-            _log.warning("entry %s of partition %s of %r failed at attempt %s: %s", *place, exc_info=error)
+            told = message_fields(msg, consumer=self._rules.consumer)
+            _log.warning(
+                "entry %s of partition %s of %r failed at attempt %s: %s", *place, exc_info=error, extra=told
+            )
         else:
             settlement = self._rules.for_outcome(msg, outcome, failure, _now_ms())
+            if processing is not None and isinstance(outcome, DeadLetter):
+                processing.refused(outcome.reason)
         return settlement
 
     def release(self) -> None:
@@ -75,17 +106,19 @@ class MessageRun:
             self._handling.release()
 
     def __enter__(self) -> Self:
+        self._naming = naming_messages_of(self)
+        self._naming.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._naming.__exit__(kind, error, trace)
         self.release()
 
     def _run(self, msg: MqMessage) -> Outcome | None:
         if self._handling is None:
             return _outcome(self._handler(msg))
-        self._msg = msg
         try:
             # A copy for this group stands for the entry that it was made from: what that one did is done.
             original = None if msg.envelope.for_group is None else msg.envelope.original_id
@@ -107,7 +140,7 @@ class MessageRun:
             raise DatabaseAwayError(f"the database went away while {msg.id} was handled: {error}") from error
 
     def _in_transaction(self, _source: QueueMessage, session: DbSession) -> None:
-        outcome = _outcome(self._handler(self._msg, session))
+        outcome = _outcome(self._handler(self.handled, session))
         if isinstance(outcome, Retry | DeadLetter):
             raise _RolledBackError(outcome)
         # The last moment at which a lost lease costs nothing: the commit follows.

@@ -6,7 +6,7 @@ import base64
 import json
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from conquiet.errors import MalformedEntry
@@ -54,6 +54,8 @@ class Settlement:
     delivery_count: int
     first: str | int | bytes = ""
     second: str | bytes = ""
+    #: The OpenTelemetry context of the handling, if it was traced.
+    context: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,15 @@ from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import emit, observe_all
 from conquiet.mq.partition import Batch, LeasedPartition
 from conquiet.mq.settlement import Settlement
+from conquiet.tracing import active_traces
 
 _log = logging.getLogger(__name__)
 
 #: A handled message is settled within this time, or as soon as the handler that runs then has ended.
 _SETTLE_WITHIN_S = 0.1
+
+#: What a kind of settlement is called in traces, if it has another name there.
+_OPERATIONS = {"dead": "dead_letter"}
 
 
 class Settling:
@@ -71,12 +75,14 @@ class Settling:
         if not self._noted and not read:
             return Batch()
         self.observe_times()
-        started = time.monotonic()
+        started, started_ns = time.monotonic(), time.time_ns()
         try:
             effects, batch = self._partition.settle_and_read(self._noted, read)
-        except LeaseLostError:
+        except LeaseLostError as error:
             emit("conquiet_mq_fenced_total", len(self._noted), *self._labels)
+            self._trace([False] * len(self._noted), started_ns, str(error))
             raise
+        self._trace(effects, started_ns, "taken by another consumer before it was settled")
         if self._noted:
             emit("conquiet_mq_settle_seconds", time.monotonic() - started, *self._labels)
         settled = self._settled_by(effects)
@@ -117,4 +123,21 @@ class Settling:
     def _tell_refused(self, settlement: Settlement) -> None:
         emit("conquiet_mq_fenced_total", 1, *self._labels)
         place = (settlement.entry_id, self._partition)
-        _log.warning("entry %s of %s was taken by another consumer before it was settled", *place)
+        told = self._partition.extra(message_id=settlement.entry_id, context=settlement.context)
+        _log.warning("entry %s of %s was taken by another consumer before it was settled", *place, extra=told)
+
+    def _trace(self, effects: list[bool], started_ns: int, refusal: str) -> None:
+        traces = active_traces()
+        if traces is None:
+            return
+        times = (started_ns, time.time_ns())
+        for settlement, took_effect in zip(self._noted, effects, strict=True):
+            if settlement.context is not None:
+                traces.settled(
+                    _OPERATIONS.get(settlement.kind, settlement.kind),
+                    self._partition.where,
+                    settlement.entry_id,
+                    settlement.context,
+                    times=times,
+                    error=None if took_effect else refusal,
+                )

@@ -238,7 +238,9 @@ class PartitionWorker:
             emit("conquiet_mq_vanished_total", len(entry_ids), *self.partition.labels)
             facts = (len(entry_ids), self, entry_ids)
             _log.error(
-                "%d pending entries of %s were acked by others or are no longer in the stream: %s", *facts
+                "%d pending entries of %s were acked by others or are no longer in the stream: %s",
+                *facts,
+                extra=self.partition.extra(message_id=entry_ids[0] if len(entry_ids) == 1 else None),
             )
 
     def __str__(self) -> str:

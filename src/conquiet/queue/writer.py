@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from conquiet.arguments import check_name, check_positive_int
 from conquiet.payload import Payload, encode_payload
@@ -15,6 +15,7 @@ from conquiet.queue.connection import (
     visible_errors,
 )
 from conquiet.queue.scripts import enqueue_once
+from conquiet.tracing import Where, active_traces
 
 #: Payloads that one script adds: the server does nothing else meanwhile.
 _ONCE_AT_A_TIME = 500
@@ -32,10 +33,20 @@ class StreamWriter:
         self.client = client
         self.stream = stream
         self._key = stream.encode()
+        self._where = Where(destination=stream)
         self._group = group
 
     def enqueue(self, payload: Payload) -> str:
         """Add one message and return its entry id."""
+        traces = active_traces()
+        if traces is None:
+            return self._enqueue(payload)
+        with traces.sending(self._where) as sending:
+            entry_id = self._enqueue(traces.with_context(payload, sending.headers[0]))
+            sending.sent([entry_id])
+        return entry_id
+
+    def _enqueue(self, payload: Payload) -> str:
         command = ("XADD", self._key, "*", "data", encode_payload(payload))
         entry_id: bytes = run_command(self.client, *command, stream=self.stream, group=self._group)
         return entry_id.decode()
@@ -43,6 +54,9 @@ class StreamWriter:
     def enqueue_many(self, payloads: Iterable[Payload], *, batch_size: int = 1_000) -> list[str]:
         """Add messages in order, `batch_size` to a round trip; if one payload is refused, none is added."""
         check_positive_int("batch_size", batch_size)
+        return self._traced(list(payloads), lambda given: self._enqueue_many(given, batch_size))
+
+    def _enqueue_many(self, payloads: Sequence[Payload], batch_size: int) -> list[str]:
         encoded = [(self._key, encode_payload(payload)) for payload in payloads]
         ids: list[str] = []
         for start in range(0, len(encoded), batch_size):
@@ -68,6 +82,9 @@ class StreamWriter:
         """
         check_name("dedupe_id", dedupe_id)
         check_positive_int("window_ms", window_ms)
+        return self._traced(list(payloads), lambda given: self._enqueue_once(given, dedupe_id, window_ms))
+
+    def _enqueue_once(self, payloads: Sequence[Payload], dedupe_id: str, window_ms: int) -> list[str]:
         encoded = [encode_payload(payload) for payload in payloads]
         added = key_beside(self.stream, f"once:{dedupe_id}")
         ids: list[str] = []
@@ -82,4 +99,19 @@ class StreamWriter:
                     first=first,
                     payloads=some,
                 )
+        return ids
+
+    def _traced(
+        self, payloads: list[Payload], enqueue: Callable[[Sequence[Payload]], list[str]]
+    ) -> list[str]:
+        traces = active_traces()
+        if traces is None:
+            return enqueue(payloads)
+        if traces.payload_field is None:
+            with traces.sending_call(self._where, len(payloads)):
+                return enqueue(payloads)
+        with traces.sending_many(self._where, len(payloads)) as sending:
+            pairs = zip(payloads, sending.headers, strict=True)
+            ids = enqueue([traces.with_context(payload, headers) for payload, headers in pairs])
+            sending.sent(ids)
         return ids

@@ -85,6 +85,15 @@ class WriteOptions:
     dedupe_column: str | None = None
     dedupe_window_ms: int = 24 * 3_600_000
     partitioner: Literal["hash", "consistent_hash"] = "hash"
+    #: The W3C context that the messages of a topic carry among their headers.
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+    @property
+    def carried(self) -> dict[str, str]:
+        """What every message has among its headers."""
+        found = {"traceparent": self.traceparent, "tracestate": self.tracestate}
+        return {name: value for name, value in found.items() if value}
 
     def __post_init__(self) -> None:
         _check_one_of("dedupe", self.dedupe, ("rows", "off"))
@@ -106,6 +115,8 @@ class WriteOptions:
                     "dedupeColumn": ("dedupe_column", str),
                     "dedupeWindowMs": ("dedupe_window_ms", _int),
                     "partitioner": ("partitioner", str),
+                    "traceparent": ("traceparent", str),
+                    "tracestate": ("tracestate", str),
                 },
             )
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
 
 from conquiet.spark.json_columns import columns_of, json_of
+from conquiet.tracing import Where, active_traces
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,8 +37,15 @@ def publish(
     place = {name: value for name, value in (("topic", topic), ("stream", stream)) if value is not None}
     messages = as_messages(df, key=key, columns=columns, headers=headers)
     _make_active(df.sparkSession)
-    writer = messages.write.format("redis-stream").mode("append")
-    writer.options(url=url, **place, **dict(options or {})).save()
+    writer = messages.write.format("redis-stream").mode("append").options(url=url, **place)
+    traces = active_traces()
+    if traces is None:
+        writer.options(**dict(options or {})).save()
+        return
+    with traces.sending(Where(destination=topic or stream or "")) as sending:
+        # The data source runs in processes of its own, which know of this span by its options alone.
+        carried = {} if topic is None else sending.headers[0]
+        writer.options(**{**carried, **dict(options or {})}).save()
 
 
 def as_messages(

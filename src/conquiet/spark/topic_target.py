@@ -15,7 +15,7 @@ from conquiet.mq import ConsistentHashPartitioner, HashPartitioner, Topic
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.row_hashes import Hashes, combine, hash_rows
 from conquiet.spark.targets import Load, column_of, data_of
-from conquiet.spark.wrapping import Wrapper, json_headers, json_keys
+from conquiet.spark.wrapping import Wrapper, json_headers, json_keys, with_headers
 
 _PARTITIONERS: dict[str, type[HashPartitioner | ConsistentHashPartitioner]] = {
     "hash": HashPartitioner,
@@ -29,6 +29,7 @@ class TopicTarget:
     def __init__(self, topic: Topic, options: WriteOptions) -> None:
         self._topic = topic
         self._names = options.dedupe_column
+        self._carried = options.carried
         self._streams = [topic.keys.stream(partition) for partition in topic.partitions]
         self._wrappers = [Wrapper(topic.name, partition) for partition in topic.partitions]
         partitioner = _PARTITIONERS[options.partitioner]()
@@ -43,6 +44,8 @@ class TopicTarget:
         hashes = combine(hash_rows(data), hash_rows(keys), hash_rows(headers))
         places = self._partitions(batch, keys, hashes)
         json_of_keys = json_keys(keys)
+        # After the hashes: a write that is run again in another trace knows its rows all the same.
+        headers = with_headers(headers, self._carried)
         for partition in np.unique(places):
             rows = pa.array(np.flatnonzero(places == partition))
             wrapped = self._wrappers[partition].wrap(

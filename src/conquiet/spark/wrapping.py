@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring
 
@@ -90,6 +90,15 @@ def json_headers(headers: pa.Array | None, count: int) -> pa.StringArray:
     if headers is None or headers.null_count == count or not len(pc.list_flatten(headers.cast(_PAIRS))):
         return pa.repeat(pa.scalar("{}"), count)
     return pa.array([_json_of(pairs) for pairs in headers.to_pylist()], pa.string())
+
+
+def with_headers(headers: pa.StringArray, more: Mapping[str, str]) -> pa.StringArray:
+    """Headers as JSON, with more of them."""
+    if not more:
+        return headers
+    encoded = headers.dictionary_encode()
+    texts = [_json_of([*json.loads(text).items(), *more.items()]) for text in encoded.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(encoded.indices)
 
 
 _PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))

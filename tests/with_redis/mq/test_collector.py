@@ -9,6 +9,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from conquiet.mq import MqCollector
+from tests.eventually import eventually
 from tests.services import free_port
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import GROUP
@@ -97,3 +98,28 @@ def test_registering_asks_nothing_and_the_labels_name_no_consumer(topic, send, c
 
     assert client.info("stats")["total_commands_processed"] == asked + 1
     assert b"worker-1" not in generate_latest(registry)
+
+
+def test_owners_and_members_are_told_by_leases_and_not_for_plain_streams_without_any(
+    wide, producer, client, registry, start, stream
+):
+    client.xadd(stream, {"data": "{}"})
+    client.xgroup_create(stream, GROUP, "0-0")
+    Hand(wide, 1)
+    start(wide, lambda msg: None, group="audit")
+    registry.register(MqCollector(client, [wide.name, stream]))
+
+    def owned(topic, group):
+        place = {"topic": topic, "group": group}
+        name = "conquiet_mq_partition_owned"
+        return [registry.get_sample_value(name, place | {"partition": str(n)}) for n in range(2)]
+
+    members = {"topic": wide.name, "group": "audit"}
+    eventually(lambda: owned(wide.name, "audit") == [1, 1])
+    assert registry.get_sample_value("conquiet_mq_members", members) == 1
+    assert owned(wide.name, GROUP) == [0, 1]
+    assert registry.get_sample_value("conquiet_mq_members", members | {"group": GROUP}) == 0
+    assert owned(stream, GROUP) == [None, None]
+    assert (
+        registry.get_sample_value("conquiet_mq_lag", {"topic": stream, "partition": "0", "group": GROUP}) == 1
+    )

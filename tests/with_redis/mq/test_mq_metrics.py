@@ -129,3 +129,14 @@ def test_consumers_of_one_group_in_one_process_share_their_gauges(wide, producer
     second.stop()
     assert metric("conquiet_mq_partitions_owned", **group) == 0
     assert metric("conquiet_mq_handlers_overdue", **group) == 0
+
+
+def test_rare_events_are_counted_from_zero_on_so_that_their_first_is_an_increase(topic, send, start, place):
+    send(1)
+    start(topic, lambda msg: None)
+    wait_until_finished(topic)
+
+    rare = ("leases_lost", "fenced", "worker_failures", "database_away", "vanished")
+    samples = [REGISTRY.get_sample_value(f"conquiet_mq_{name}_total", place) for name in rare]
+    samples.append(REGISTRY.get_sample_value("conquiet_mq_settled_total", place | {"result": "dead"}))
+    assert samples == [0] * 6

@@ -125,6 +125,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         "--dedupe-id", help="names this write: a second one with the same name adds only what is missing"
     )
     target.add_argument("--dedupe-columns", help="columns that name a row: a,b; one is added once a day")
+    target.add_argument("--traceparent", help="the W3C context of a trace, which every message carries")
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
@@ -159,10 +160,10 @@ def _source(given: argparse.Namespace) -> SourcePlan:
 def _target(given: argparse.Namespace) -> TargetPlan:
     if (given.to_topic is None) == (given.to_stream is None):
         raise JobError(ExitCode.ARGUMENTS, "either --to-topic or --to-stream must be given")
-    if given.to_stream is not None and (given.key or given.header):
+    if given.to_stream is not None and (given.key or given.header or given.traceparent):
         raise JobError(
             ExitCode.ARGUMENTS,
-            "a plain stream has no keys and no headers: --key and --header need --to-topic",
+            "a plain stream has no keys and no headers: --key, --header and --traceparent need --to-topic",
         )
     return TargetPlan(
         topic=given.to_topic,
@@ -172,6 +173,7 @@ def _target(given: argparse.Namespace) -> TargetPlan:
         headers=_pairs("--header", given.header),
         dedupe_id=given.dedupe_id,
         dedupe_columns=_names(given.dedupe_columns),
+        traceparent=given.traceparent,
     )
 
 

@@ -54,6 +54,8 @@ class TargetPlan:
     headers: tuple[tuple[str, str], ...] = ()
     dedupe_id: str | None = None
     dedupe_columns: tuple[str, ...] = ()
+    #: The W3C context of whoever asked for the job.
+    traceparent: str | None = None
 
     @property
     def place(self) -> dict[str, str]:

@@ -37,6 +37,8 @@ def do_job(spark: SparkSession, plan: JobPlan, credentials: Credentials) -> Repo
     sent = Observation()
     writer = messages.observe(sent, F.count(F.lit(1)).alias("messages")).write.format("redis-stream")
     options = plan.target.place | dedupe_options(messages, plan.target)
+    if plan.target.traceparent is not None:
+        options["traceparent"] = plan.target.traceparent
     with Progress(spark, plan.job, plan.progress_every_s):
         writer.mode("append").options(url=credentials.redis_url, **options).save()
     return {

@@ -1,0 +1,1 @@
+"""What deploy/ and docs/ say of metrics is what real processes emit."""

@@ -1,0 +1,131 @@
+"""Logs of the library and of handlers: each line about a message names it, as text or as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from conquiet import drain
+from conquiet.logs import JsonFormatter, MessageFilter, about
+from conquiet.masking import remember_secret
+from tests.spans import trace_of
+
+
+@pytest.fixture(scope="session")
+def server_url(valkey_url):
+    """One kind of server: logs are written on our side."""
+    return valkey_url
+
+
+@pytest.fixture
+def lines():
+    """What is logged during the test, as parsed JSON lines."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    root.removeHandler(handler)
+
+
+def fail(_msg, _session):
+    raise ValueError("no such customer: password=hunter2-hunter2")
+
+
+def test_the_line_of_a_failed_message_names_it(queue, engine, lines, stream, spans):
+    entry_id = queue.enqueue({"n": 1})
+
+    with pytest.raises(ValueError, match="no such customer"):
+        drain(queue, fail, engine, 10, idle_ms=20)
+
+    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.loop"]
+    assert {name: line[name] for name in ("level", "stream", "group", "message_id", "consumer")} == {
+        "level": "warning",
+        "stream": stream,
+        "group": "billing",
+        "message_id": entry_id,
+        "consumer": "worker-1",
+    }
+    assert line["message"] == f"entry {entry_id} of stream '{stream}' failed for group 'billing'"
+    assert line["trace_id"] == trace_of(spans.one("process"))
+    assert line["time"].endswith("+00:00")
+    assert "ValueError: no such customer" in line["exception"]
+    assert "hunter2" not in json.dumps(line)
+
+
+def test_without_tracing_the_line_is_the_same_but_for_the_trace(queue, engine, lines):
+    entry_id = queue.enqueue({"n": 1})
+
+    with pytest.raises(ValueError, match="no such customer"):
+        drain(queue, fail, engine, 10, idle_ms=20)
+
+    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.loop"]
+    assert line["message_id"] == entry_id
+    assert "trace_id" not in line
+
+
+def test_what_a_handler_logs_names_its_message_and_nothing_does_after_it(queue, engine, lines, stream, spans):
+    entry_id = queue.enqueue({"n": 1})
+    log = logging.getLogger("shop")
+
+    def handle(_msg, _session):
+        log.warning("charged %s", "card", extra={"amount": 12, "order": {"url": "redis://u:pa55w0rd@h"}})
+
+    drain(queue, handle, engine, 10, idle_ms=20)
+    log.warning("afterwards")
+
+    inside, after = lines()
+    assert (inside["message"], inside["amount"]) == ("charged card", 12)
+    assert (inside["stream"], inside["message_id"], inside["consumer"]) == (stream, entry_id, "worker-1")
+    assert inside["trace_id"] == trace_of(spans.one("process"))
+    assert inside["order"] == {"url": "redis://u:***@h"}
+    assert set(after) == {"time", "level", "logger", "message"}
+
+
+def test_the_filter_gives_the_fields_to_any_format(queue):
+    queue.enqueue({"n": 1})
+    (msg,) = queue.read(50)
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.addFilter(MessageFilter())
+    handler.setFormatter(logging.Formatter("%(group)s %(message_id)s %(consumer)s: %(message)s"))
+    log = logging.getLogger("shop.filtered")
+    log.addHandler(handler)
+
+    with about(msg, "worker-1"):
+        log.warning("inside")
+    log.warning("outside")
+
+    log.removeHandler(handler)
+    assert written.getvalue() == f"billing {msg.id} worker-1: inside\nNone None None: outside\n"
+
+
+def test_a_value_that_is_no_json_is_told_as_text_without_secrets(lines):
+    remember_secret("kn0wn-s3cret")
+
+    class Thing:
+        def __str__(self):
+            return "a thing with kn0wn-s3cret"
+
+    logging.getLogger("shop").warning("here", extra={"thing": Thing()}, stack_info=True)
+
+    (line,) = lines()
+    assert line["thing"] == "a thing with ***"
+    assert "in test_a_value" in line["stack"]
+
+
+def test_the_library_configures_no_logger():
+    code = (
+        "import logging, conquiet, conquiet.mq; conquiet.drain; root = logging.getLogger(); "
+        "print(root.handlers, root.level, logging.getLogger('conquiet').handlers)"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.strip() == "[] 30 []"
