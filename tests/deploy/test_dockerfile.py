@@ -12,30 +12,39 @@ from pathlib import Path
 
 from tests.deploy.compose import ROOT, services
 from tests.deploy.dockerfile import instructions, last
+from tests.packaging.environments import build_wheel
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = [service for service in services().values() if service.is_ours]
 RUN = " ".join(instruction.value for instruction in instructions() if instruction.word == "RUN")
 
 
-def test_what_is_copied_is_there_and_not_ignored():
-    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    sources = [
+def copied() -> list[str]:
+    """Every file and directory that is copied from the repository."""
+    return [
         source
         for instruction in instructions()
         if instruction.word == "COPY" and "--from=" not in instruction.value
         for source in instruction.value.split()[:-1]
     ]
 
-    assert set(sources) == kept
-    assert [source for source in sources if not (ROOT / source).exists()] == []
+
+def test_what_is_copied_is_there_and_not_ignored():
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+
+    assert set(copied()) == kept
+    assert [source for source in copied() if not (ROOT / source).exists()] == []
 
 
-def test_what_the_build_reads_is_copied():
-    copied = [instruction.value for instruction in instructions() if instruction.word == "COPY"]
+def test_the_package_is_built_from_nothing_but_what_is_copied(tmp_path: Path):
+    for source in copied():
+        copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
+        copy(ROOT / source, tmp_path / source)
 
-    for needed in ("pyproject.toml", "constraints.txt", PROJECT["readme"], *PROJECT["license-files"]):
-        assert needed in copied[0].split()
+    wheel = build_wheel(tmp_path, tmp_path / "dist")
+
+    assert wheel.name.startswith(f"conquiet-{PROJECT['version']}-")
+    assert "constraints.txt" in copied()
 
 
 def test_the_extras_that_are_installed_exist():

@@ -21,11 +21,23 @@ class Built:
 
 
 def build(directory: Path) -> Built:
-    """Wheel and sdist of the tree, the wheel made from the sdist; with the installed backend, so offline."""
-    where = ["--python", sys.executable, "--out-dir", str(directory)]
-    _uv("build", "--quiet", "--no-build-isolation", "--offline", *where, str(ROOT))
+    """Wheel and sdist of the tree, the wheel made from the sdist."""
+    _build(ROOT, directory)
     (wheel,), (sdist,) = directory.glob("*.whl"), directory.glob("*.tar.gz")
     return Built(wheel, sdist)
+
+
+def build_wheel(source: Path, directory: Path) -> Path:
+    """The wheel of another tree, made from it directly, as `pip install .` does."""
+    _build(source, directory, "--wheel")
+    (wheel,) = directory.glob("*.whl")
+    return wheel
+
+
+def _build(source: Path, directory: Path, *options: str) -> None:
+    # With the backend that is installed: nothing is downloaded.
+    where = ["--python", sys.executable, "--out-dir", str(directory)]
+    _uv("build", "--quiet", "--no-build-isolation", "--offline", *where, *options, str(source))
 
 
 @dataclass(frozen=True, slots=True)
