@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
 
 _VARIABLE = re.compile(r"\$\{(?P<name>\w+):-(?P<default>[^}]*)\}")
-_PORT = re.compile(r"(?:--(?:webui-)?port |localhost:|0\.0\.0\.0:|-p )(\d+)")
+_PORT = re.compile(r"(?:--(?:webui-)?port |localhost:|127\.0\.0\.1:|0\.0\.0\.0:|-p )(\d+)")
 _UNITS = {"s": 1.0, "m": 60.0}
 
 

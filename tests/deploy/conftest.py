@@ -18,13 +18,14 @@ from tests.deploy.site import Site, private_ports
 from tests.services import database, unavailable
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def compose() -> dict[str, Service]:
     """The services by name."""
     return services()
 
 
-@pytest.fixture(scope="session")
+# Of the package: it ends with the last test of this folder, and leaves the cores to the others.
+@pytest.fixture(scope="package")
 def site(compose: dict[str, Service], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Every service that this machine can run, healthy; stopped at the end."""
     for program, service in {"java": "java", "psql": "postgres", "curl": "curl"}.items():
