@@ -47,8 +47,8 @@ def site(compose: dict[str, Service], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One start on one worker of `pytest -n`."""
+    """One start, on the worker of `pytest -n` that runs the other Airflow: two at once starve each other."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("deploy"))
+        if here in item.path.parents and "site" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("airflow-standalone"))
