@@ -53,7 +53,7 @@ $(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
 	$(call install,.[demo])
 
 $(VENV)/.all: $(VENV)/.made pyproject.toml constraints.txt
-	$(call install,.[all$(comma)dev])
+	$(call install,.[all$(comma)deploy$(comma)dev])
 	@touch $(VENV)/.core
 
 comma := ,

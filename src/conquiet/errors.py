@@ -11,7 +11,8 @@ ConquietError
 │   └── DatabaseAwayError       the database cannot be reached; no message is at fault
 ├── DrainError                  a drain ended with failed messages; `report`, `failures`
 ├── EmbeddedServerError         the private server could not be found, started or stopped
-└── SettingsError               a setting is unknown, of the wrong kind, or cannot be read
+├── SettingsError               a setting is unknown, of the wrong kind, or cannot be read
+└── MissingExtraError           a part was used whose packages are not installed; also an ImportError
 """
 
 from __future__ import annotations
@@ -183,6 +184,15 @@ class SettingsError(ConquietError):
     def __init__(self, problem: str, *, key: str | None = None) -> None:
         self.key = key
         super().__init__(problem)
+
+
+class MissingExtraError(ConquietError, ImportError):
+    """A part of conquiet was used whose packages are not installed."""
+
+    def __init__(self, part: str, *, missing: str, extra: str) -> None:
+        self.missing = missing
+        self.extra = extra
+        super().__init__(f"{part} needs {missing}, which is not installed: pip install 'conquiet[{extra}]'")
 
 
 def _rebuilt(kind: type[ConquietError], args: tuple[Any, ...], facts: dict[str, Any]) -> ConquietError:

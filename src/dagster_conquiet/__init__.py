@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from conquiet.extras import needs_extra
+
 if TYPE_CHECKING:
     from dagster_conquiet.asset_keys import stream_asset_key
     from dagster_conquiet.assets import build_drain_asset, build_stream_asset
@@ -103,7 +105,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'dagster_conquiet' has no attribute {name!r}")
-    value = getattr(import_module(f"dagster_conquiet.{_HOME_OF[name]}"), name)
+    with needs_extra("dagster", "dagster", "dagster_pipes", part="dagster_conquiet"):
+        value = getattr(import_module(f"dagster_conquiet.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
 

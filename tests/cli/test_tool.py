@@ -20,7 +20,7 @@ HEAVY = "sqlalchemy redis prometheus_client airflow dagster pyspark yaml"
 @pytest.mark.parametrize("arguments", [["--help"], ["drain", "--help"], ["dlq", "--help"], ["--version"]])
 def test_help_loads_nothing_heavy(arguments):
     code = (
-        "import sys\nfrom conquiet.cli.main import main\n"
+        "import sys\nfrom conquiet.cli.script import main\n"
         f"sys.argv = ['conquiet', *{arguments!r}]\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0, end.code\n"
         f"print([name for name in '{HEAVY}'.split() if name in sys.modules], file=sys.stderr)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from tests.eventually import eventually
 from tests.services import free_port
+from tests.sessions import kill_sessions, processes_of
 
 _REPOSITORY = Path(__file__).parents[2]
 _START_TIMEOUT_S = 120
@@ -81,16 +81,9 @@ class Standalone:
     def stop(self) -> None:
         """Kill every process of this Airflow; nothing of it is left afterwards."""
         # `airflow standalone` leaves its components running when it is told to stop.
-        for _ in range(20):
-            processes = self.processes()
-            if not processes:
-                break
-            for process in processes:
-                _kill(process)
-            psutil.wait_procs(processes, timeout=5)
+        left = kill_sessions(self._sessions, "AIRFLOW_HOME", self.home)
         for started in self._started:
             started.wait(timeout=10)
-        left = self.processes()
         self._metadata.dispose()
         if self._session is not None:
             self._session.close()
@@ -98,7 +91,7 @@ class Standalone:
 
     def processes(self) -> list[psutil.Process]:
         """All living processes of this Airflow: of its sessions, or with its home in their environment."""
-        return [process for process in psutil.process_iter() if self._is_ours(process)]
+        return processes_of(self._sessions, "AIRFLOW_HOME", self.home)
 
     def run_dag(self, dag_id: str) -> str:
         """Start a run by the API and return its id."""
@@ -173,16 +166,6 @@ class Standalone:
     def _url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    def _is_ours(self, process: psutil.Process) -> bool:
-        try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                return False
-            # Airflow's process titles overwrite the environment that others see; sessions stay.
-            is_of_session = os.getsid(process.pid) in self._sessions
-            return is_of_session or process.environ().get("AIRFLOW_HOME") == str(self.home)
-        except (psutil.Error, ProcessLookupError):
-            return False
-
 
 def _settings(home: Path, metadata_url: str, port: int) -> dict[str, str]:
     settings = {
@@ -227,10 +210,3 @@ def _is_triggerer(process: psutil.Process) -> bool:
         return "triggerer" in " ".join(process.cmdline())
     except psutil.Error:
         return False
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.send_signal(signal.SIGKILL)
-    except psutil.NoSuchProcess:
-        return

@@ -1,5 +1,5 @@
 """`python -m conquiet.cli`."""
 
-from conquiet.cli.main import main
+from conquiet.cli.script import main
 
 main()

@@ -55,8 +55,3 @@ for part in (server, enqueueing, draining, looking, topics, groups, dead_letters
     part.register(app)
 for part in (watching, metrics, doctor):
     part.register(app)
-
-
-def main() -> None:
-    """The console script."""
-    app()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from conquiet.extras import needs_extra
+
 if TYPE_CHECKING:
     from conquiet.spark.draining import drain_batch
     from conquiet.spark.errors import DataLossError, MalformedRowsError, RowsDifferError
@@ -42,6 +44,7 @@ def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'conquiet.spark' has no attribute {name!r}")
-    value = getattr(import_module(f"conquiet.spark.{home}"), name)
+    with needs_extra("spark", "pyspark", "pyarrow", "pandas", part="conquiet.spark"):
+        value = getattr(import_module(f"conquiet.spark.{home}"), name)
     globals()[name] = value
     return value
