@@ -3,13 +3,13 @@
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name) 2>/dev/null)))
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Two cores by default; JOBS=0 runs the tests in one process.
-JOBS   ?= 2
+# Many tests wait for servers: three processes keep two cores busy. JOBS=0 runs the tests in one process.
+JOBS   ?= 3
 
 # A shell that forbids bytecode makes every start compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check chaos bench format java clean
+.PHONY: help demo test check chaos bench peers format java clean
 
 help:
 	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick for plain workers)"
@@ -17,6 +17,7 @@ help:
 	@echo "make check   format, lint, types, layers"
 	@echo "make chaos   workers and server killed at random           (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
+	@echo "make peers   the same job on other queues                  (ARGS='--only dramatiq')"
 
 demo: $(if $(findstring --quick,$(ARGS)),$(VENV)/.core,$(VENV)/.all java)
 	@$(BIN)/python -m conquiet.demo $(ARGS)
@@ -35,6 +36,9 @@ chaos: $(VENV)/.all
 
 bench: $(VENV)/.all
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+peers: $(VENV)/.all
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 format: $(VENV)/.all
 	$(BIN)/ruff format .
