@@ -73,7 +73,7 @@ class Trial:
             seconds=round(moved - begun, 1),
         )
 
-    def per_second(self, *, total: int = 5_000, patience_s: float = 120.0) -> float:
+    def per_second(self, *, total: int = 2_000, patience_s: float = 180.0) -> float:
         """Tasks that do nothing, from the first to the last one, on a worker of one process."""
         times = self.directory / "times"
         with EmbeddedServer() as server:

@@ -303,7 +303,9 @@ def test_values_that_are_not_what_the_first_rows_were_are_told(run, tmp_path, to
 
 
 def test_a_server_that_goes_away_in_the_middle_is_told(run, monkeypatch):
-    slow = "SELECT id, reflect('java.lang.Thread', 'sleep', bigint(2)) AS slow FROM range(0, 4000, 1, 2)"
+    # The rows of one task are there at once, those of the other are long in coming.
+    nap = "reflect('java.lang.Thread', 'sleep', bigint(if(id < 2000, 0, 5)))"
+    slow = f"SELECT id, {nap} AS slow FROM range(0, 4000, 1, 2)"
     with EmbeddedServer() as server, ThreadPoolExecutor(1) as pool:
         monkeypatch.setenv("CONQUIET_REDIS_URL", server.url)
         with open_client(server.url) as client:
