@@ -17,14 +17,12 @@ from conquiet.spark.lanes import AFTER_EVERY_BATCH, Attempt, Lane, NamedLane, Pl
 from conquiet.spark.node_wire import NodeWire
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.places import open_place
+from conquiet.spark.queries import BATCH_ID, QUERY_ID
 from conquiet.spark.targets import Target, open_target
 from conquiet.spark.wire import node_of
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-#: What Spark tells every task of a streaming query about it.
-_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 #: Longer than an attempt that was told to stop goes on.
 _STRAGGLERS_MS = 600_000
@@ -130,7 +128,7 @@ class StreamMicroBatchWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
         task = _task()
-        query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+        query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
             raise RuntimeError(
                 "Spark did not say which batch of which query this is; only micro-batches can be written"
