@@ -316,3 +316,17 @@ def test_a_start_that_is_still_to_come_is_no_loss(valkey, valkey_url, stream):
     valkey.xtrim(stream, maxlen=0, approximate=False)
 
     assert end_of_batch(reader, start) == start
+
+
+@pytest.mark.parametrize("again", [0, 5, 50], ids=["not made again", "shorter", "longer"])
+def test_a_stream_that_was_deleted_and_made_again_is_reported(valkey, valkey_url, stream, again):
+    ids = add_orders(valkey, stream, range(20))
+    reader = reader_of(valkey_url, stream, start="earliest")
+    end = end_of_batch(reader, reader.initialOffset())
+    valkey.delete(stream)
+    add_orders(valkey, stream, range(again))
+
+    with pytest.raises(DataLossError, match="the stream was deleted") as lost:
+        end_of_batch(reader, end)
+
+    assert lost.value.after == ids[-1]

@@ -13,6 +13,7 @@ class Loss(Enum):
 
     REMOVED = "were trimmed or deleted before they were read"
     PERHAPS_REMOVED = "may have been trimmed before they were read: how many there were is not known"
+    ANOTHER_STREAM = "were not read: the stream was deleted, and what is there now is another one"
 
 
 class DataLossError(QueueError):

@@ -61,7 +61,7 @@ def at_most(
 
 
 def check_nothing_lost(stream: str, start: Offset, look: StreamLook) -> None:
-    """Refuse to go on if entries behind `start` were removed.
+    """Refuse to go on if entries behind `start` were removed, or if the stream is another one by now.
 
     Entries up to `start` may go; how many were ever added up to there, and how many are gone by now, tells
     whether more are gone than that. Redis before 7 counts neither: there, only what a task misses is seen.
@@ -71,6 +71,8 @@ def check_nothing_lost(stream: str, start: Offset, look: StreamLook) -> None:
     """
     before = look.first if look.first is not None else look.last_generated.next()
     loss = partial(DataLossError, stream=stream, after=str(start.last), before=str(before))
+    if _is_another_stream(start, look):
+        raise loss(how=Loss.ANOTHER_STREAM)
     if not look.removed or (look.first is not None and look.first <= start.last):
         # Trimming removes from the front, and the front is still there: somebody deleted single entries.
         return
@@ -79,3 +81,16 @@ def check_nothing_lost(stream: str, start: Offset, look: StreamLook) -> None:
             raise loss(how=Loss.REMOVED if look.first is None else Loss.PERHAPS_REMOVED)
     elif look.removed > start.added:
         raise loss(at_most=look.removed - start.added)
+
+
+def _is_another_stream(start: Offset, look: StreamLook) -> bool:
+    if start.added is None and not start.starts:
+        # Nobody has been there yet: an id or a time that was given may be one that is to come.
+        return False
+    if look.last_generated < start.last:
+        return True
+    if start.added is None or look.entries_added is None or look.removed is None:
+        return False
+    # With nothing left up to the start, all that was added up to there is among what was removed.
+    is_past = look.first is not None and look.first > start.last
+    return look.entries_added < start.added or (is_past and look.removed < start.added)
