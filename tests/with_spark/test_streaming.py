@@ -12,6 +12,7 @@ from conquiet.mq import Message, Producer, Topics
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.errors import DataLossError
 from conquiet.spark.options import ReadOptions
+from conquiet.spark.scripts import sample
 from conquiet.spark.stream_reader import StreamMicroBatchReader
 from tests.with_spark.server_side import add_orders, numbers_in, streams_of
 
@@ -330,3 +331,24 @@ def test_a_stream_that_was_deleted_and_made_again_is_reported(valkey, valkey_url
         end_of_batch(reader, end)
 
     assert lost.value.after == ids[-1]
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 50}], ids=["all", "bounded"])
+def test_entries_trimmed_while_a_batch_is_planned_are_reported(
+    valkey, valkey_url, stream, monkeypatch, limit
+):
+    ids = add_orders(valkey, stream, range(100))
+    reader = reader_of(valkey_url, stream, start="earliest", **limit)
+    start = reader.initialOffset()
+
+    def trim_and_sample(*arguments):
+        valkey.xtrim(stream, minid=ids[10], approximate=False)
+        return sample(*arguments)
+
+    for module in ("planning", "progress"):
+        monkeypatch.setattr(f"conquiet.spark.{module}.sample", trim_and_sample)
+
+    with pytest.raises(DataLossError) as lost:
+        end_of_batch(reader, start)
+
+    assert (lost.value.before, lost.value.at_most) == (ids[10], 10)

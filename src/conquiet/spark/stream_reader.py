@@ -122,12 +122,16 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         looks = self._checked_looks(client, streams, starts)
         looks = {partition: self._bounded(partition, look) for partition, look in looks.items()}
         if isinstance(limit, ReadMaxRows):
-            return self._shared_out(client, streams, dict(starts), looks, limit.max_rows)
-        size = self._options.rows_per_split
-        return {
-            partition: all_available(client, stream, starts[partition], looks[partition], size)
-            for partition, stream in enumerate(streams)
-        }
+            ends = self._shared_out(client, streams, dict(starts), looks, limit.max_rows)
+        else:
+            size = self._options.rows_per_split
+            ends = {
+                partition: all_available(client, stream, starts[partition], looks[partition], size)
+                for partition, stream in enumerate(streams)
+            }
+        # Once more: what was trimmed since the first look is in no split, so that no task would miss it.
+        self._checked_looks(client, streams, starts)
+        return ends
 
     def _checked_looks(
         self, client: Client, streams: list[str], starts: Mapping[int, Offset]
