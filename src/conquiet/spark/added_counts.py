@@ -19,6 +19,17 @@ _STEP, _STEPS = 500, 10
 _MOST_TRIES = 5
 
 
+def added_at_a_glance(look: StreamLook, place: EntryId) -> int | None:
+    """Entries ever added up to `place` if that can be told without counting: outside of what is there."""
+    if look.last_generated < place:
+        return None
+    if look.last is None or look.last <= place:
+        return look.entries_added
+    if look.first is None or look.first > place:
+        return look.removed
+    return None
+
+
 def added_up_to(client: Client, stream: str, place: EntryId) -> int | None:
     """Entries ever added up to `place`; `None` if it cannot be known.
 
@@ -26,12 +37,8 @@ def added_up_to(client: Client, stream: str, place: EntryId) -> int | None:
     """
     before = look_at(client, stream)
     for _ in range(_MOST_TRIES):
-        if before.entries_added is None or before.last_generated < place:
-            return None
-        if before.last is None or before.last <= place:
-            return before.entries_added
-        if before.first is None or before.first > place:
-            return before.removed
+        if before.entries_added is None or before.last is None or not _is_inside(before, place):
+            return added_at_a_glance(before, place)
         behind = _entries_in(client, stream, IdRange(place.next(), before.last))
         after = look_at(client, stream)
         if not _is_removed_behind(place, before, after):
@@ -46,7 +53,7 @@ def added_after(client: Client, stream: str, start: Offset, end: EntryId, count:
     is_whole = look.first is not None and (look.first <= start.last or look.removed == start.added)
     if start.added is not None and is_whole and look.max_deleted <= start.last:
         return start.added + count
-    # Single entries behind the start were deleted, by whom and how many nobody knows.
+    # Nobody has counted up to the start, or single entries behind it were deleted.
     return added_up_to(client, stream, end)
 
 
@@ -56,6 +63,10 @@ def _entries_in(client: Client, stream: str, within: IdRange) -> int:
         count += sum(number for _, number in walked)
         first = walked[-1][0].next()
     return count
+
+
+def _is_inside(look: StreamLook, place: EntryId) -> bool:
+    return look.whole.first <= place < look.whole.last
 
 
 def _is_removed_behind(place: EntryId, before: StreamLook, after: StreamLook) -> bool:

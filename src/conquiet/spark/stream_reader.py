@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from conquiet.errors import QueueError
 from conquiet.queue.backlog import as_mapping
 from conquiet.queue.connection import AS_BYTES, Client, visible_errors
-from conquiet.spark.added_counts import added_up_to
+from conquiet.spark.added_counts import added_at_a_glance
 from conquiet.spark.batch_reader import rows_of
 from conquiet.spark.columns import check_columns
 from conquiet.spark.entry_ids import EntryId, first_id_of
@@ -180,7 +180,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if start.startswith(_GROUP_PREFIX):
             return _position_of(client, stream, start.removeprefix(_GROUP_PREFIX), look)
         place = first_id_of("start", start).previous()
-        return Offset(place, added_up_to(client, stream, place))
+        return Offset(place, added_at_a_glance(look, place))
 
     def _mirror(self, client: Client, streams: list[str], offsets: Mapping[int, Offset]) -> None:
         group = self._options.commit_group
@@ -201,6 +201,6 @@ def _position_of(client: Client, stream: str, group: str, look: StreamLook) -> O
             is_cut_off = look.removed and (look.first is None or look.first > last)
             if added is None and (last == look.last_generated or not is_cut_off):
                 # Of one that trimming has passed, nobody knows how many entries it has missed.
-                added = added_up_to(client, stream, last)
+                added = added_at_a_glance(look, last)
             return Offset(last, added)
     raise QueueError("start", stream=stream, group=group, reason="the stream has no such group")
