@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from sqlalchemy import create_engine, text
 
+from conquiet.db import Inbox
 from conquiet.spark import drain_batch
 from tests.with_spark.server_side import add_orders, streams_of
 
@@ -18,14 +19,24 @@ def insert_numbers(rows, session):
         session.execute(text("INSERT INTO numbers VALUES (:number)"), json.loads(row["data"]))
 
 
-def test_a_batch_that_is_run_again_changes_nothing(spark, valkey, valkey_url, topic, tmp_path):
+@pytest.fixture
+def numbers_table(tmp_path) -> str:
+    """The URL of a database that has the table."""
     database = f"sqlite:///{tmp_path}/numbers.db?timeout=30"
-    engine = create_engine(database)
-    with engine.begin() as connection:
+    with create_engine(database).begin() as connection:
         connection.execute(text("CREATE TABLE numbers (number INTEGER)"))
+    return database
+
+
+def numbers_of(database: str) -> list[int]:
+    with create_engine(database).connect() as connection:
+        return sorted(connection.execute(text("SELECT number FROM numbers")).scalars())
+
+
+def test_a_batch_that_is_run_again_changes_nothing(spark, valkey, valkey_url, topic, numbers_table, tmp_path):
     for partition, stream in enumerate(streams_of(topic)):
         add_orders(valkey, stream, range(partition * 100, partition * 100 + 100))
-    drain = drain_batch("tests.with_spark.test_drain_batch:insert_numbers", database, name="numbers")
+    drain = drain_batch("tests.with_spark.test_drain_batch:insert_numbers", numbers_table, name="numbers")
     flag = tmp_path / "failed"
 
     def handle(df, batch_id):
@@ -50,16 +61,10 @@ def test_a_batch_that_is_run_again_changes_nothing(spark, valkey, valkey_url, to
         run()
     run()
 
-    with engine.connect() as connection:
-        numbers = sorted(connection.execute(text("SELECT number FROM numbers")).scalars())
-    assert numbers == list(range(300))
+    assert numbers_of(numbers_table) == list(range(300))
 
 
-def test_a_failed_partition_leaves_nothing_behind(spark, valkey_url, valkey, stream, tmp_path, read):
-    database = f"sqlite:///{tmp_path}/numbers.db?timeout=30"
-    engine = create_engine(database)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE numbers (number INTEGER)"))
+def test_a_failed_partition_leaves_nothing_behind(spark, valkey_url, valkey, stream, numbers_table, read):
     add_orders(valkey, stream, range(100))
 
     def fail_at_the_end(rows, session):
@@ -67,8 +72,46 @@ def test_a_failed_partition_leaves_nothing_behind(spark, valkey_url, valkey, str
         raise RuntimeError("not this time")
 
     with pytest.raises(PySparkException, match="not this time"):
-        drain_batch(fail_at_the_end, database, name="n")(read(stream=stream), 0)
-    drain_batch(insert_numbers, database, name="n")(read(stream=stream), 0)
+        drain_batch(fail_at_the_end, numbers_table, name="n")(read(stream=stream), 0)
+    drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
 
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT count(*) FROM numbers")).scalar() == 100
+    assert numbers_of(numbers_table) == list(range(100))
+
+
+def test_a_new_checkpoint_handles_what_is_new_under_the_same_name(
+    spark, valkey, valkey_url, stream, numbers_table, tmp_path
+):
+    def run(checkpoint: str, start: str) -> None:
+        source = spark.readStream.format("redis-stream").options(url=valkey_url, stream=stream, start=start)
+        drain = drain_batch("tests.with_spark.test_drain_batch:insert_numbers", numbers_table, name="numbers")
+        query = source.load().writeStream.foreachBatch(drain)
+        query = query.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
+        query.start().awaitTermination()
+
+    add_orders(valkey, stream, range(10))
+    run("first", "earliest")
+    [next_id, *_] = add_orders(valkey, stream, range(10, 20))
+
+    run("second", next_id)
+
+    assert numbers_of(numbers_table) == list(range(20))
+
+
+def test_a_row_that_the_inbox_refuses_but_does_not_have_is_an_error(
+    spark, valkey, stream, numbers_table, read
+):
+    add_orders(valkey, stream, range(10))
+    engine = create_engine(numbers_table)
+    Inbox().create_table(engine)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE TRIGGER refuses BEFORE INSERT ON conquiet_inbox "
+                "BEGIN SELECT RAISE(ABORT, 'as a constraint of the owner would'); END"
+            )
+        )
+
+    with pytest.raises(PySparkException, match=r"the inbox refused .* but does not have it"):
+        drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
+
+    assert numbers_of(numbers_table) == []

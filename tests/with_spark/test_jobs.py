@@ -167,6 +167,27 @@ def test_rows_named_by_columns_are_added_once_however_they_are_divided(run, topi
     assert sorted(row["id"] for row in payloads(topic)) == list(range(100))
 
 
+def test_names_of_columns_tell_microseconds_and_nulls_apart(run, topic):
+    query = """SELECT * FROM VALUES
+        (TIMESTAMP'2024-01-01 00:00:00.000001', 1, 'a'), (TIMESTAMP'2024-01-01 00:00:00.000002', 1, 'b'),
+        (NULL, 1, 'c'), (NULL, 2, 'd'), (TIMESTAMP'2024-01-01 00:00:00.000001', NULL, 'e')
+        AS t(at, n, what)"""
+
+    ended = run("publish", query=query, to_topic=topic.name, dedupe_columns="at,n")
+
+    assert ended.code == 0
+    assert sorted(row["what"] for row in payloads(topic)) == ["a", "b", "c", "d", "e"]
+
+
+def test_rows_without_a_value_in_the_dedupe_column_fail_the_job(run, topic):
+    query = "SELECT * FROM VALUES (CAST(NULL AS INT), 'a'), (CAST(NULL AS INT), 'b') AS t(order_id, what)"
+
+    ended = run("publish", query=query, to_topic=topic.name, dedupe_columns="order_id")
+
+    assert ended.code == ExitCode.DATA
+    assert "a row has no value in the dedupe column order_id" in ended.told
+
+
 def test_messages_of_a_topic_become_totals(run, topic, valkey):
     messages = [Message(payload=order, key=order["customer"]) for order in ORDERS]
     Producer(valkey).send_many(topic.name, messages)

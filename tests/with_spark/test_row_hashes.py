@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +44,31 @@ def test_a_million_rows_that_differ_in_few_places_have_different_hashes():
     hashes = hash_rows(texts)
 
     assert len(set(hashes.tolist())) == 10**6
+
+
+def test_readable_texts_whose_words_differ_alike_have_different_hashes():
+    texts = pa.array(['{"id":"aaaa7baar0000000000000"}', '{"id":"baaa_caa_0000000000000"}'])
+
+    first, second = hash_rows(texts).tolist()
+
+    assert first != second
+
+
+def test_each_bit_of_a_text_reaches_every_bit_of_its_hash():
+    rows, width = 2_000, 24
+    texts = np.random.default_rng(1).integers(0, 128, (rows, width), dtype=np.uint8)
+    hashes = hash_rows(_as_texts(texts))
+
+    for place, bit in itertools.product(range(width), range(7)):
+        changed = texts.copy()
+        changed[:, place] ^= 1 << bit
+        flipped = np.unpackbits((hashes ^ hash_rows(_as_texts(changed))).view(np.uint8)).reshape(rows, 64)
+        shares = flipped.mean(axis=0)
+        assert 0.4 < shares.min() <= shares.max() < 0.6, (place, bit)
+
+
+def _as_texts(characters: np.ndarray) -> pa.StringArray:
+    return pa.array([row.tobytes().decode("ascii") for row in characters], pa.string())
 
 
 def test_another_process_computes_the_same_hashes():

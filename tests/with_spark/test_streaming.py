@@ -10,7 +10,9 @@ from pyspark.errors import PySparkException
 
 from conquiet.mq import Message, Producer, Topics
 from conquiet.spark.columns import SCHEMA
+from conquiet.spark.errors import DataLossError
 from conquiet.spark.options import ReadOptions
+from conquiet.spark.scripts import sample
 from conquiet.spark.stream_reader import StreamMicroBatchReader
 from tests.with_spark.server_side import add_orders, numbers_in, streams_of
 
@@ -219,3 +221,134 @@ def test_available_now_ends_where_the_stream_ended_when_it_began(valkey, valkey_
 
     assert numbers_between(reader, start, end) == list(range(10))
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+
+
+def end_of_batch(reader: StreamMicroBatchReader, start):
+    return reader.latestOffset(start, reader.getDefaultReadLimit())
+
+
+def test_a_gap_behind_an_available_now_query_is_noticed_though_others_went_on_adding(
+    valkey, valkey_url, stream
+):
+    ids = add_orders(valkey, stream, range(10))
+    reader = reader_of(valkey_url, stream, start="earliest")
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    add_orders(valkey, stream, range(10, 20))
+    end = end_of_batch(reader, start)
+    later = add_orders(valkey, stream, range(20, 30))
+    valkey.xtrim(stream, minid=later[0], approximate=False)
+
+    with pytest.raises(DataLossError) as lost:
+        end_of_batch(reader_of(valkey_url, stream, start="earliest"), end)
+
+    assert (lost.value.after, lost.value.before, lost.value.at_most) == (ids[-1], later[0], 10)
+
+
+def test_a_gap_is_noticed_in_bounded_batches_that_began_at_an_id(valkey, valkey_url, stream):
+    ids = add_orders(valkey, stream, range(12_000))
+    reader = reader_of(valkey_url, stream, start=ids[100], maxOffsetsPerTrigger=50)
+    end = end_of_batch(reader, reader.initialOffset())
+    valkey.xtrim(stream, minid=ids[160], approximate=False)
+
+    with pytest.raises(DataLossError) as lost:
+        end_of_batch(reader, end)
+
+    assert (lost.value.after, lost.value.before, lost.value.at_most) == (ids[149], ids[160], 10)
+
+
+def test_trimming_what_was_read_from_an_id_on_loses_nothing(valkey, valkey_url, stream):
+    ids = add_orders(valkey, stream, range(200))
+    reader = reader_of(valkey_url, stream, start=ids[100], maxOffsetsPerTrigger=50)
+    first = end_of_batch(reader, reader.initialOffset())
+    valkey.xtrim(stream, minid=ids[150], approximate=False)
+
+    second = end_of_batch(reader, first)
+
+    assert numbers_between(reader, first, second) == list(range(150, 200))
+
+
+def test_a_gap_behind_a_groups_position_is_noticed_though_the_group_does_not_count(
+    valkey, valkey_url, stream
+):
+    ids = add_orders(valkey, stream, range(20))
+    valkey.xgroup_create(stream, "billing", ids[4])
+    reader = reader_of(valkey_url, stream, start="group:billing")
+    start = reader.initialOffset()
+    valkey.xtrim(stream, minid=ids[8], approximate=False)
+
+    with pytest.raises(DataLossError, match="may have been trimmed") as lost:
+        end_of_batch(reader, start)
+
+    assert (lost.value.after, lost.value.before) == (ids[4], ids[8])
+
+
+def test_a_groups_position_that_trimming_has_passed_is_reported_as_a_possible_loss(
+    valkey, valkey_url, stream
+):
+    ids = add_orders(valkey, stream, range(20))
+    valkey.xgroup_create(stream, "billing", ids[4])
+    valkey.xtrim(stream, minid=ids[8], approximate=False)
+    reader = reader_of(valkey_url, stream, start="group:billing")
+
+    with pytest.raises(DataLossError, match="may have been trimmed") as lost:
+        end_of_batch(reader, reader.initialOffset())
+
+    assert (lost.value.after, lost.value.before) == (ids[4], ids[8])
+
+
+def test_single_entries_deleted_from_bounded_batches_are_no_gap_later(valkey, valkey_url, stream):
+    ids = add_orders(valkey, stream, range(100))
+    reader = reader_of(valkey_url, stream, start="earliest", maxOffsetsPerTrigger=40)
+    first = end_of_batch(reader, reader.initialOffset())
+    valkey.xdel(stream, ids[50], ids[60])
+    second = end_of_batch(reader, first)
+    valkey.xtrim(stream, minid=ids[82], approximate=False)
+
+    third = end_of_batch(reader, second)
+
+    assert numbers_between(reader, second, third) == list(range(82, 100))
+
+
+def test_a_start_that_is_still_to_come_is_no_loss(valkey, valkey_url, stream):
+    add_orders(valkey, stream, range(10))
+    reader = reader_of(valkey_url, stream, start="2100-01-01T00:00:00Z")
+    start = reader.initialOffset()
+    valkey.xtrim(stream, maxlen=0, approximate=False)
+
+    assert end_of_batch(reader, start) == start
+
+
+@pytest.mark.parametrize("again", [0, 5, 50], ids=["not made again", "shorter", "longer"])
+def test_a_stream_that_was_deleted_and_made_again_is_reported(valkey, valkey_url, stream, again):
+    ids = add_orders(valkey, stream, range(20))
+    reader = reader_of(valkey_url, stream, start="earliest")
+    end = end_of_batch(reader, reader.initialOffset())
+    valkey.delete(stream)
+    add_orders(valkey, stream, range(again))
+
+    with pytest.raises(DataLossError, match="the stream was deleted") as lost:
+        end_of_batch(reader, end)
+
+    assert lost.value.after == ids[-1]
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 50}], ids=["all", "bounded"])
+def test_entries_trimmed_while_a_batch_is_planned_are_reported(
+    valkey, valkey_url, stream, monkeypatch, limit
+):
+    ids = add_orders(valkey, stream, range(100))
+    reader = reader_of(valkey_url, stream, start="earliest", **limit)
+    start = reader.initialOffset()
+
+    def trim_and_sample(*arguments):
+        valkey.xtrim(stream, minid=ids[10], approximate=False)
+        return sample(*arguments)
+
+    for module in ("planning", "progress"):
+        monkeypatch.setattr(f"conquiet.spark.{module}.sample", trim_and_sample)
+
+    with pytest.raises(DataLossError) as lost:
+        end_of_batch(reader, start)
+
+    assert (lost.value.before, lost.value.at_most) == (ids[10], 10)

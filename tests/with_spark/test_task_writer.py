@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
 from conquiet.errors import QueueError, TopicError
-from conquiet.mq import HashPartitioner, Message, Producer
+from conquiet.mq import HashPartitioner, Message, Producer, Topics
 from conquiet.spark.errors import RowsDifferError
 from conquiet.spark.lanes import Attempt
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.places import open_place
 from conquiet.spark.targets import open_target
+from conquiet.spark.task_records import TaskRecord
 from conquiet.spark.writers import StreamBatchWriter, TaskWriter, WrittenRows
 from tests.with_spark.server_side import envelopes_in, numbers_in, streams_of
 
@@ -280,3 +281,77 @@ def test_an_error_of_the_server_names_the_stream(valkey, valkey_url, stream):
 def test_a_server_that_is_away_is_a_visible_error(free_url, stream):
     with pytest.raises(QueueError, match="refused"):
         send(free_url, rows_of([1]), attempt_of(), stream=stream)
+
+
+def test_an_attempt_without_rows_is_refused_if_another_had_some(valkey_url, stream, topic):
+    for place in ({"stream": stream}, {"topic": topic.name}):
+        attempt = attempt_of()
+        send(valkey_url, rows_of(range(10)), attempt, **place)
+
+        with pytest.raises(RowsDifferError):
+            send(valkey_url, [], attempt, **place)
+
+
+def test_an_attempt_whose_other_rows_belong_into_other_partitions_is_refused(valkey, valkey_url, topic):
+    attempt = attempt_of()
+    send(valkey_url, rows_of([1], partition=0), attempt, topic=topic.name)
+
+    with pytest.raises(RowsDifferError, match="added 1 entries") as refused:
+        send(valkey_url, rows_of([2], partition=1), attempt, topic=topic.name)
+
+    assert refused.value.stream == topic.keys.stream(0)
+
+
+def test_an_attempt_after_the_topic_has_grown_adds_each_row_once(valkey, valkey_url, topic):
+    attempt = attempt_of()
+    rows = [{"data": json.dumps({"number": n}), "key": None if n % 2 else f"k{n}"} for n in range(200)]
+    with pytest.raises(DiedError):
+        send(valkey_url, rows, attempt, topic=topic.name, size=50, dies_after=100)
+    grown = Topics(valkey).grow(topic.name, 8)
+
+    send(valkey_url, rows, attempt, topic=topic.name)
+    send(valkey_url, rows, attempt_of(), topic=topic.name)
+
+    old, new = streams_of(grown)[:3], streams_of(grown)[3:]
+    assert numbers_in(valkey, *old, *new) == sorted([*range(200)] * 2)
+    assert numbers_in(valkey, *new)
+
+
+def test_an_attempt_that_saw_fewer_partitions_than_the_one_before_adds_nothing(valkey, valkey_url, topic):
+    attempt, options = attempt_of(), WriteOptions.of({"url": valkey_url, "topic": topic.name})
+    rows = rows_of(range(50))
+    with task_writer(options, attempt) as writer:
+        grown = Topics(valkey).grow(topic.name, 8)
+        send(valkey_url, rows, attempt, topic=topic.name)
+
+        with pytest.raises(TopicError, match="has grown to 8 partitions"):
+            writer.add(pa.RecordBatch.from_pydict({"data": [row["data"] for row in rows]}))
+
+    assert numbers_in(valkey, *streams_of(grown)) == list(range(50))
+
+
+def test_an_attempt_that_another_overtakes_in_a_grown_topic_adds_nothing(
+    valkey, valkey_url, topic, monkeypatch
+):
+    attempt, rows, count = attempt_of(), rows_of(range(50)), TaskRecord.count
+
+    def count_and_be_overtaken(record):
+        found = count(record)
+        monkeypatch.undo()
+        Topics(valkey).grow(topic.name, 8)
+        send(valkey_url, rows, attempt, topic=topic.name)
+        return found
+
+    monkeypatch.setattr(TaskRecord, "count", count_and_be_overtaken)
+
+    with pytest.raises(QueueError, match="spreads rows over 8 partitions, this one over 3"):
+        send(valkey_url, rows, attempt, topic=topic.name)
+
+    assert numbers_in(valkey, *streams_of(Topics(valkey).open(topic.name))) == list(range(50))
+
+
+def test_a_task_that_never_had_rows_leaves_no_key(valkey, valkey_url, stream, topic):
+    for place in ({"stream": stream}, {"topic": topic.name}):
+        send(valkey_url, [], attempt_of(), **place)
+
+    assert valkey.keys(f"*{stream}*spark*") + valkey.keys(f"*{topic.name}*spark*") == []

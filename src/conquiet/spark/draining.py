@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from conquiet.consume import load_handler
 from conquiet.db import DbSession, Inbox
+from conquiet.errors import DbError
+from conquiet.spark.queries import QUERY_ID
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,14 +23,14 @@ def drain_batch(
 ) -> Callable[[DataFrame, int], None]:
     """What `writeStream.foreachBatch` needs to handle each partition of a batch in one transaction.
 
-    The transaction also has a row of the inbox that names batch and partition: a batch that Spark runs again
-    finds it and does nothing, so that effects in the database happen once. This needs a batch to be divided
-    alike when it is run again: a source that is `redis-stream`, and no shuffle whose number of partitions
-    changes.
+    The transaction also has a row of the inbox that names query, batch and partition: a batch that Spark runs
+    again finds it and does nothing, so that effects in the database happen once. This needs a batch to be
+    divided alike when it is run again: a source that is `redis-stream`, and no shuffle whose number of
+    partitions changes.
 
     Args:
         handler: a function, or `package.module:function`.
-        name: of this query; give it another one and every batch is new.
+        name: of this query; with another one, or with a new checkpoint, every batch is new.
     """
 
     def drain(df: DataFrame, batch_id: int) -> None:
@@ -59,12 +61,19 @@ def _partition_work(
                 count += record_batch.num_rows
                 yield from record_batch.to_pylist()
 
+        query = task.getLocalProperty(QUERY_ID)
+        place = {
+            "stream": f"spark:{batch}" if query is None else f"spark:{query}:{batch}",
+            "group": "drain_batch",
+            "entry_id": f"{task.partitionId()}/{parts}",
+        }
         engine = _engine(database_url)
         try:
             with DbSession(engine) as session:
-                _record(inbox, session, batch, f"{task.partitionId()}/{parts}")
+                _record(inbox, session, place)
                 call(rows(), session)
-        except _HandledBeforeError:
+        except _FoundInInboxError as found:
+            _confirm(inbox, engine, place, found)
             count = 0
         finally:
             engine.dispose()
@@ -73,12 +82,19 @@ def _partition_work(
     return work
 
 
-def _record(inbox: Inbox, session: DbSession, batch: str, part: str) -> None:
-    if inbox.record(session, stream=f"spark:{batch}", group="drain_batch", entry_id=part) is None:
-        raise _HandledBeforeError
+def _record(inbox: Inbox, session: DbSession, place: dict[str, str]) -> None:
+    if inbox.record(session, **place) is None:
+        raise _FoundInInboxError
 
 
-class _HandledBeforeError(Exception):
+def _confirm(inbox: Inbox, engine: Any, place: dict[str, str], found: Exception) -> None:
+    # The insert was refused; only a committed row says that the partition is done.
+    with DbSession(engine) as session:
+        if not inbox.has(session, **place):
+            raise DbError(f"the inbox refused {' '.join(place.values())} but does not have it") from found
+
+
+class _FoundInInboxError(Exception):
     """Leaves the transaction of a partition that was handled before."""
 
 

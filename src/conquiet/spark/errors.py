@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 from conquiet.errors import ConquietError, MalformedEntry, QueueError
+
+
+class Loss(Enum):
+    """What happened to entries before they were read."""
+
+    REMOVED = "were trimmed or deleted before they were read"
+    PERHAPS_REMOVED = "may have been trimmed before they were read: how many there were is not known"
+    ANOTHER_STREAM = "were not read: the stream was deleted, and what is there now is another one"
 
 
 class DataLossError(QueueError):
     """Entries that were to be read are gone; `after` and `before` are the ids on both sides of the gap."""
 
-    def __init__(self, *, stream: str, after: str, before: str, at_most: int | None = None) -> None:
+    def __init__(
+        self, *, stream: str, after: str, before: str, at_most: int | None = None, how: Loss = Loss.REMOVED
+    ) -> None:
         self.after = after
         self.before = before
         self.at_most = at_most
+        self.how = how
         number = "" if at_most is None else f", at most {at_most} of them"
         super().__init__(
             "XRANGE",
             stream=stream,
             group=None,
             reason=(
-                f"entries after {after} and before {before} were trimmed or deleted before they were read"
-                f"{number}; set failOnDataLoss to false to go on without them"
+                f"entries after {after} and before {before} {how.value}{number}; "
+                "set failOnDataLoss to false to go on without them"
             ),
         )
 

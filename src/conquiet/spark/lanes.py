@@ -78,6 +78,10 @@ class TaskLane:
         Raises:
             RowsDifferError: another attempt has added rows that this one does not have.
         """
+        if not self._coming:
+            # Nothing to add: all that others have added is too much.
+            nothing = np.empty(0, dtype=np.uint64)
+            self._push(_Chunk(pa.array([], pa.string()), nothing, self._digest), pa.array([], pa.string()))
         self._node.settle_all()
         while self._refused:
             self._push_refused()
@@ -110,7 +114,7 @@ class TaskLane:
             self._refused.append(chunk)
         elif reply == 0:
             self._known, self._digest = self._known + len(chunk), chunk.digest
-        elif isinstance(reply, NoScriptError):
+        elif isinstance(reply, NoScriptError) and len(chunk):
             self._refused.append(chunk)
         elif isinstance(reply, Exception):
             raise queue_error("EVALSHA", reply, stream=self._stream, group=None) from reply

@@ -24,6 +24,8 @@ class StreamLook:
     last_generated: EntryId = NONE_YET
     #: Entries ever added; `None` before Redis 7.
     entries_added: int | None = 0
+    #: The largest id that was ever deleted by itself, not trimmed.
+    max_deleted: EntryId = NONE_YET
 
     @property
     def removed(self) -> int | None:
@@ -54,6 +56,7 @@ def look_at(client: Client, stream: str) -> StreamLook:
         last=_id_of(info["last-entry"]),
         last_generated=EntryId.parse(info["last-generated-id"]),
         entries_added=info.get("entries-added"),
+        max_deleted=EntryId.parse(info.get("max-deleted-entry-id", str(NONE_YET))),
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from conquiet.queue.connection import Client
+from conquiet.spark.added_counts import added_after
 from conquiet.spark.entry_ids import EntryId, IdRange
-from conquiet.spark.errors import DataLossError
+from conquiet.spark.errors import DataLossError, Loss
 from conquiet.spark.looking import StreamLook
 from conquiet.spark.offsets import Offset
 from conquiet.spark.planning import starts_in
@@ -17,16 +20,18 @@ _STEP, _STEPS = 500, 10
 def all_available(
     client: Client, stream: str, start: Offset, look: StreamLook, rows_per_split: int
 ) -> Offset:
-    """The offset behind the last entry; `start` itself if there is nothing new."""
+    """The offset behind the last entry; `start` itself if there is nothing new.
+
+    Args:
+        look: what it says to have been added was added up to its last entry.
+    """
     if look.last is None or look.last <= start.last:
         return start
     within = IdRange(start.last.next(), look.last)
     starts = starts_in(client, stream, within, look, rows_per_split)
     if not starts:
         return start
-    # Only the last entry of all stands where the server's count of added entries is known.
-    added = look.entries_added if look.last == look.last_generated else None
-    return Offset(look.last, added, starts)
+    return Offset(look.last, look.entries_added, starts)
 
 
 def at_most(
@@ -52,12 +57,11 @@ def at_most(
             in_split = 0
     if not count:
         return start, 0
-    added = None if start.added is None else start.added + count
-    return Offset(end, added, tuple(starts)), count
+    return Offset(end, added_after(client, stream, start, end, count), tuple(starts)), count
 
 
 def check_nothing_lost(stream: str, start: Offset, look: StreamLook) -> None:
-    """Refuse to go on if entries behind `start` were removed.
+    """Refuse to go on if entries behind `start` were removed, or if the stream is another one by now.
 
     Entries up to `start` may go; how many were ever added up to there, and how many are gone by now, tells
     whether more are gone than that. Redis before 7 counts neither: there, only what a task misses is seen.
@@ -65,12 +69,28 @@ def check_nothing_lost(stream: str, start: Offset, look: StreamLook) -> None:
     Raises:
         DataLossError: with the gap.
     """
-    if start.added is None or look.removed is None or look.removed <= start.added:
-        return
-    if look.first is not None and look.first <= start.last:
+    before = look.first if look.first is not None else look.last_generated.next()
+    loss = partial(DataLossError, stream=stream, after=str(start.last), before=str(before))
+    if _is_another_stream(start, look):
+        raise loss(how=Loss.ANOTHER_STREAM)
+    if not look.removed or (look.first is not None and look.first <= start.last):
         # Trimming removes from the front, and the front is still there: somebody deleted single entries.
         return
-    before = look.first if look.first is not None else look.last_generated.next()
-    raise DataLossError(
-        stream=stream, after=str(start.last), before=str(before), at_most=look.removed - start.added
-    )
+    if start.added is None:
+        if look.last_generated > start.last:
+            raise loss(how=Loss.REMOVED if look.first is None else Loss.PERHAPS_REMOVED)
+    elif look.removed > start.added:
+        raise loss(at_most=look.removed - start.added)
+
+
+def _is_another_stream(start: Offset, look: StreamLook) -> bool:
+    if start.added is None and not start.starts:
+        # Nobody has been there yet: an id or a time that was given may be one that is to come.
+        return False
+    if look.last_generated < start.last:
+        return True
+    if start.added is None or look.entries_added is None or look.removed is None:
+        return False
+    # With nothing left up to the start, all that was added up to there is among what was removed.
+    is_past = look.first is not None and look.first > start.last
+    return look.entries_added < start.added or (is_past and look.removed < start.added)

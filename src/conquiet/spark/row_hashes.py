@@ -17,6 +17,12 @@ Hashes = NDArray[np.uint64]
 # Odd constants without a pattern; every row that was ever written depends on them staying as they are.
 _SEED, _FACTOR = np.uint64(0x243F6A8885A308D3), np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
+#: As the finaliser of MurmurHash3 does it, with the constants of SplitMix64.
+_ROUNDS = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+_LAST_SHIFT = np.uint64(31)
 
 #: Longer rows are rare: they are hashed one by one.
 _LONGEST = 4_096
@@ -79,6 +85,15 @@ def _hash_words(texts: pa.StringArray, lengths: NDArray[np.int64]) -> Hashes:
 
 def _mix(hashes: Hashes, words: Hashes) -> None:
     """Mix one word into each hash, in place; the words are used up."""
+    # Each bit of a word reaches all bits before it meets the hash: else the next word of a plain text could
+    # undo what this one did.
+    shifted = np.empty_like(words)
+    for shift, factor in _ROUNDS:
+        np.right_shift(words, shift, out=shifted)
+        np.bitwise_xor(words, shifted, out=words)
+        np.multiply(words, factor, out=words)
+    np.right_shift(words, _LAST_SHIFT, out=shifted)
+    np.bitwise_xor(words, shifted, out=words)
     np.bitwise_xor(hashes, words, out=hashes)
     np.multiply(hashes, _FACTOR, out=hashes)
     np.right_shift(hashes, _SHIFT, out=words)

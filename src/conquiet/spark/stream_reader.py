@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pyspark.sql.types import StructType
 from conquiet.errors import QueueError
 from conquiet.queue.backlog import as_mapping
 from conquiet.queue.connection import AS_BYTES, Client, visible_errors
+from conquiet.spark.added_counts import added_at_a_glance
 from conquiet.spark.batch_reader import rows_of
 from conquiet.spark.columns import check_columns
 from conquiet.spark.entry_ids import EntryId, first_id_of
@@ -45,8 +47,8 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             first_id_of("start", start)
         self._options = options
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        #: With Trigger.AvailableNow: how far to read.
-        self._until: dict[int, EntryId] | None = None
+        #: With Trigger.AvailableNow: how the streams were when it began.
+        self._until: dict[int, StreamLook] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Where a query without a checkpoint begins."""
@@ -68,7 +70,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         with open_place(self._options.place) as client:
             streams = streams_of(client, self._options.place)
             looks = [look_at(client, stream) for stream in streams]
-        self._until = {partition: look.last or EntryId(0, 0) for partition, look in enumerate(looks)}
+        self._until = dict(enumerate(looks))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; `start` has been processed completely by now."""
@@ -117,18 +119,28 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _ends(
         self, client: Client, streams: list[str], starts: Mapping[int, Offset], limit: ReadLimit
     ) -> dict[int, Offset]:
+        looks = self._checked_looks(client, streams, starts)
+        looks = {partition: self._bounded(partition, look) for partition, look in looks.items()}
+        if isinstance(limit, ReadMaxRows):
+            ends = self._shared_out(client, streams, dict(starts), looks, limit.max_rows)
+        else:
+            size = self._options.rows_per_split
+            ends = {
+                partition: all_available(client, stream, starts[partition], looks[partition], size)
+                for partition, stream in enumerate(streams)
+            }
+        # Once more: what was trimmed since the first look is in no split, so that no task would miss it.
+        self._checked_looks(client, streams, starts)
+        return ends
+
+    def _checked_looks(
+        self, client: Client, streams: list[str], starts: Mapping[int, Offset]
+    ) -> dict[int, StreamLook]:
         looks = {partition: look_at(client, stream) for partition, stream in enumerate(streams)}
         if self._options.fail_on_data_loss:
             for partition, stream in enumerate(streams):
                 check_nothing_lost(stream, starts[partition], looks[partition])
-        looks = {partition: self._bounded(partition, look) for partition, look in looks.items()}
-        if isinstance(limit, ReadMaxRows):
-            return self._shared_out(client, streams, dict(starts), looks, limit.max_rows)
-        size = self._options.rows_per_split
-        return {
-            partition: all_available(client, stream, starts[partition], looks[partition], size)
-            for partition, stream in enumerate(streams)
-        }
+        return looks
 
     def _shared_out(
         self,
@@ -153,10 +165,11 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _bounded(self, partition: int, look: StreamLook) -> StreamLook:
         if self._until is None or look.last is None:
             return look
-        until = self._until.get(partition, EntryId(0, 0))
-        if look.last <= until:
+        until = self._until.get(partition, StreamLook())
+        last = until.last or EntryId(0, 0)
+        if look.last <= last:
             return look
-        return StreamLook(look.length, look.first, until, look.last_generated, look.entries_added)
+        return replace(look, last=last, entries_added=until.entries_added)
 
     def _beginning(self, client: Client, stream: str) -> Offset:
         look, start = look_at(client, stream), self._options.start or "latest"
@@ -165,8 +178,9 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if start == "earliest":
             return Offset(EntryId(0, 0), look.removed)
         if start.startswith(_GROUP_PREFIX):
-            return _position_of(client, stream, start.removeprefix(_GROUP_PREFIX))
-        return Offset(first_id_of("start", start).previous())
+            return _position_of(client, stream, start.removeprefix(_GROUP_PREFIX), look)
+        place = first_id_of("start", start).previous()
+        return Offset(place, added_at_a_glance(look, place))
 
     def _mirror(self, client: Client, streams: list[str], offsets: Mapping[int, Offset]) -> None:
         group = self._options.commit_group
@@ -178,10 +192,15 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 _BEGINNING = Offset(EntryId(0, 0), 0)
 
 
-def _position_of(client: Client, stream: str, group: str) -> Offset:
+def _position_of(client: Client, stream: str, group: str, look: StreamLook) -> Offset:
     with visible_errors("XINFO GROUPS", stream=stream, group=group):
         infos = client.execute_command("XINFO GROUPS", stream.encode(), **AS_BYTES)  # type: ignore[no-untyped-call]
     for info in map(as_mapping, infos):
         if info["name"] == group.encode():
-            return Offset(EntryId.parse(info["last-delivered-id"]), info.get("entries-read"))
+            last, added = EntryId.parse(info["last-delivered-id"]), info.get("entries-read")
+            is_cut_off = look.removed and (look.first is None or look.first > last)
+            if added is None and (last == look.last_generated or not is_cut_off):
+                # Of one that trimming has passed, nobody knows how many entries it has missed.
+                added = added_at_a_glance(look, last)
+            return Offset(last, added)
     raise QueueError("start", stream=stream, group=group, reason="the stream has no such group")

@@ -31,7 +31,7 @@ class StreamTarget:
     """A plain stream: the payloads as they are."""
 
     def __init__(self, stream: str, options: WriteOptions) -> None:
-        self._stream = stream
+        self.streams = [stream]
         self._names = options.dedupe_column
 
     def loads(self, batch: pa.RecordBatch) -> Iterator[Load]:
@@ -40,21 +40,30 @@ class StreamTarget:
         for name in ("key", "headers"):
             if name in batch.schema.names and batch.column(name).null_count < batch.num_rows:
                 raise ValueError(f"a plain stream has no place for the column {name!r}: write to a topic")
-        yield Load(self._stream, data, hash_rows(data), column_of(batch, self._names))
+        yield Load(self.streams[0], data, hash_rows(data), column_of(batch, self._names))
 
     def dedupe_keys(self, stream: str) -> list[str]:
         """Where dedupe ids are kept."""
         return [key_beside(stream, "deduped"), key_beside(stream, "deduped:until")]
 
+    def spread_over(self, count: int) -> None:
+        """There is one stream only."""
+
 
 class Target(Protocol):
     """Where rows go."""
+
+    #: All that rows can go to.
+    streams: list[str]
 
     def loads(self, batch: pa.RecordBatch) -> Iterator[Load]:
         """The rows of an Arrow batch, by stream."""
 
     def dedupe_keys(self, stream: str) -> list[str]:
         """Where the dedupe ids of a stream are kept, and until when each is known."""
+
+    def spread_over(self, count: int) -> None:
+        """Give rows the partitions that they have in a topic of `count` partitions."""
 
 
 def open_target(client: Client, options: WriteOptions) -> Target:

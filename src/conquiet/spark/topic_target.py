@@ -30,7 +30,8 @@ class TopicTarget:
         self._topic = topic
         self._names = options.dedupe_column
         self._carried = options.carried
-        self._streams = [topic.keys.stream(partition) for partition in topic.partitions]
+        self._count = topic.partition_count
+        self.streams = [topic.keys.stream(partition) for partition in topic.partitions]
         self._wrappers = [Wrapper(topic.name, partition) for partition in topic.partitions]
         partitioner = _PARTITIONERS[options.partitioner]()
         self._partition_for = lru_cache(maxsize=100_000)(partitioner.partition_for)
@@ -52,7 +53,7 @@ class TopicTarget:
                 data.take(rows), json_of_keys.take(rows), headers.take(rows)
             )
             yield Load(
-                self._streams[partition],
+                self.streams[partition],
                 wrapped,
                 hashes[rows.to_numpy()],
                 None if names is None else names.take(rows),
@@ -60,11 +61,21 @@ class TopicTarget:
 
     def dedupe_keys(self, stream: str) -> list[str]:
         """Where dedupe ids are kept: the place where `Producer` looks too."""
-        partition = self._streams.index(stream)
+        partition = self.streams.index(stream)
         return [self._topic.keys.deduped(partition), self._topic.keys.deduped_until(partition)]
 
+    def spread_over(self, count: int) -> None:
+        """Give rows the partitions that they had when the topic had fewer.
+
+        Raises:
+            TopicError: it has more by now than this task knows of.
+        """
+        if count > len(self.streams):
+            raise TopicError(self._topic.name, f"has grown to {count} partitions; the task must begin anew")
+        self._count = count
+
     def _partitions(self, batch: pa.RecordBatch, keys: pa.StringArray, hashes: Hashes) -> NDArray[np.int64]:
-        count = self._topic.partition_count
+        count = self._count
         # Rows without a key are spread by what they say: every attempt of a task gives the same answer.
         places: Any = (hashes % np.uint64(count)).astype(np.int64)
         if keys.null_count < len(keys):
@@ -76,6 +87,7 @@ class TopicTarget:
         if given is not None and given.null_count < len(given):
             is_given = given.is_valid().to_numpy(zero_copy_only=False)
             places = np.where(is_given, given.fill_null(0).to_numpy(), places)
-            for wrong in places[(places < 0) | (places >= count)][:1]:
-                raise TopicError(self._topic.name, f"has no partition {wrong}, only 0 to {count - 1}")
+            last = len(self.streams) - 1
+            for wrong in places[(places < 0) | (places > last)][:1]:
+                raise TopicError(self._topic.name, f"has no partition {wrong}, only 0 to {last}")
         return places  # type: ignore[no-any-return]

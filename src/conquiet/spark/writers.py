@@ -12,19 +12,19 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from conquiet.errors import QueueError
 from conquiet.queue.connection import Client, key_beside
 from conquiet.spark.lanes import AFTER_EVERY_BATCH, Attempt, Lane, NamedLane, PlainLane, TaskLane
 from conquiet.spark.node_wire import NodeWire
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.places import open_place
+from conquiet.spark.queries import BATCH_ID, QUERY_ID
 from conquiet.spark.targets import Target, open_target
+from conquiet.spark.task_records import TaskRecord
 from conquiet.spark.wire import node_of
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-#: What Spark tells every task of a streaming query about it.
-_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 #: Longer than an attempt that was told to stop goes on.
 _STRAGGLERS_MS = 600_000
@@ -52,17 +52,29 @@ class TaskWriter:
         self._attempt = attempt
         self._nodes: dict[int, NodeWire] = {}
         self._lanes: dict[str, Lane] = {}
+        self._record = self._open_record()
+        self._count = len(target.streams)
         self.keys: list[str] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Send the rows of one Arrow batch, each to its stream."""
+        if self._record is not None and not self._lanes:
+            # As for the attempt before, also if the topic has grown since: each row to the same partition.
+            self._count = self._record.count()
+            self._target.spread_over(self._count)
         for load in self._target.loads(batch):
             if load.stream not in self._lanes:
                 self._lanes[load.stream] = self._open_lane(load.stream)
             self._lanes[load.stream].add(load)
 
     def finish(self) -> None:
-        """Wait until all rows are in their streams."""
+        """Wait until all rows are in their streams.
+
+        Raises:
+            RowsDifferError: another attempt has added rows that this one does not have, to whatever stream.
+        """
+        for stream in self._streams_of_others():
+            self._lanes[stream] = self._open_lane(stream)
         for lane in self._lanes.values():
             lane.finish()
 
@@ -81,9 +93,40 @@ class TaskWriter:
             return NamedLane(node, stream, self._target.dedupe_keys(stream), options.dedupe_window_ms)
         if options.dedupe == "off":
             return PlainLane(node, stream)
+        if self._record is not None:
+            self._note(self._record, stream)
         key = key_beside(stream, f"spark:{self._attempt.write_id}:{self._attempt.task}")
         self.keys.append(key)
         return TaskLane(node, stream, key, self._attempt, options.dedupe_window_ms)
+
+    def _open_record(self) -> TaskRecord | None:
+        options = self._options
+        if options.place.topic is None or options.dedupe == "off" or options.dedupe_column is not None:
+            return None
+        return TaskRecord(self._client, self._target.streams, self._attempt, options.dedupe_window_ms)
+
+    def _note(self, record: TaskRecord, stream: str) -> None:
+        # Before the first row: an attempt that comes after a crash looks there.
+        agreed = record.note(stream)
+        if record.key not in self.keys:
+            self.keys.append(record.key)
+        if agreed != self._count:
+            raise QueueError(
+                "XADD",
+                stream=stream,
+                group=None,
+                reason=f"another attempt of the task spreads rows over {agreed} partitions, this one over "
+                f"{self._count}: the topic has grown meanwhile, and the task must begin anew",
+            )
+
+    def _streams_of_others(self) -> list[str]:
+        if self._record is not None:
+            written = self._record.noted()
+        elif self._options.dedupe == "off" or self._options.dedupe_column is not None:
+            written = []
+        else:
+            written = self._target.streams
+        return [stream for stream in written if stream not in self._lanes]
 
     def _node(self, stream: str) -> NodeWire:
         server = id(node_of(self._client, stream))
@@ -130,7 +173,7 @@ class StreamMicroBatchWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
         task = _task()
-        query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+        query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
             raise RuntimeError(
                 "Spark did not say which batch of which query this is; only micro-batches can be written"

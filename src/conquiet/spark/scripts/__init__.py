@@ -17,6 +17,7 @@ def _script(name: str) -> LuaScript:
 
 
 _SAMPLE, _WALK, _FOLLOW = _script("sample"), _script("walk"), _script("follow")
+_NOTE_PARTITIONS = _script("note_partitions")
 
 #: Sent by the writer itself, many rows at a time.
 ADD_ROWS = _script("add_rows")
@@ -48,3 +49,14 @@ def follow(client: Client, stream: str, group: str, last: EntryId, entries_read:
     arguments = [group.encode(), str(last), "" if entries_read is None else entries_read]
     with visible_errors("XGROUP SETID", stream=stream, group=group):
         _FOLLOW.run(client, [stream], arguments)
+
+
+def note_partitions(
+    client: Client, key: str, partitions: Sequence[int], *, count: int, batch: int, window_ms: int
+) -> tuple[int, list[int]]:
+    """Add to a task's record; returns of how many partitions it speaks, and which were noted so far."""
+    arguments: list[Argument] = [window_ms, f"{batch:020}", count, *partitions]
+    with visible_errors("note_partitions", stream=key, group=None):
+        record = _NOTE_PARTITIONS.run(client, [key], arguments)
+    agreed, _, noted = record.decode().partition(":")
+    return int(agreed), [int(partition) for partition in noted.split(",") if partition]

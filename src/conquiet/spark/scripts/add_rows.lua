@@ -7,7 +7,7 @@
 -- ARGV[2]  the number of the batch, 20 digits
 -- ARGV[3]  how many rows of this batch the caller knows to be added
 -- ARGV[4]  the digest over those   ARGV[5]  the digest over those and the rows of this call
--- ARGV[6]  8 bytes for each row   ARGV[7…]  the rows
+-- ARGV[6]  8 bytes for each row   ARGV[7…]  the rows; none, to ask what others have added
 --
 -- Returns 0 if the rows were added. If others have been added meanwhile, nothing is added and {the digest, what the
 -- caller does not know, 8 bytes for each row} is returned. An error if a later batch has begun, or if what the
@@ -21,6 +21,7 @@ if begun > batch then
   return redis.error_reply('STALEBATCH batch ' .. begun .. ' of the query has begun, this is ' .. batch)
 end
 if begun < batch then
+  if #ARGV < 7 then return 0 end
   if known > 0 then return redis.error_reply('FORGOTTEN the dedupe window is over, or the key was evicted') end
   digest = string.rep('0', 16)
   redis.call('SET', added, batch .. digest)
