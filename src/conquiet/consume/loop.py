@@ -24,11 +24,11 @@ from conquiet.errors import (
     MalformedEntry,
     MalformedEntryError,
 )
-from conquiet.logs import naming_messages_of
+from conquiet.logs import MessageLog, naming_messages_of
 from conquiet.queue import QueueMessage, RedisStreamsQueue
 from conquiet.queue.message import Delivery, entry_id_order
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 #: A committed message is acked within this time, or as soon as the handler that runs then has ended.
 _ACK_WITHIN_S = 0.1
