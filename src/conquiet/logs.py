@@ -182,7 +182,7 @@ def _trace_of(context: Any) -> dict[str, Any]:
     # Also an application's own spans: they are there only where it has loaded OpenTelemetry.
     if "opentelemetry.trace" not in sys.modules:
         return {}
-    from conquiet.tracing.traces import trace_ids
+    from conquiet.tracing.spans import trace_ids
 
     found = trace_ids(context)
     return {} if found is None else {"trace_id": found[0], "span_id": found[1]}

@@ -219,7 +219,7 @@ def test_a_record_factory_with_names_of_ours_makes_no_dead_letter(topic, produce
     logging.setLogRecordFactory(make)
     producer.send(topic.name, {"n": 1})
 
-    report = drained(topic, fail)
+    report = drained(topic, fail, retry=RetryPolicy(base_delay_ms=60_000, backoff="fixed"))
 
     logging.setLogRecordFactory(before)
     assert (report.retried, report.dead_lettered) == (1, 0)
