@@ -223,6 +223,9 @@ class DrainLoop:
         limits = self._limits
         if limits.max_deliveries is None or entry.delivery_count <= limits.max_deliveries:
             return False
+        if isinstance(entry, QueueMessage) and self._handling.has_handled(entry):
+            # Committed and not acked: a replay from the quarantine would have a new id, and its effect twice.
+            return False
         moved_to = quarantine(self._queue, entry, reason=reason, to=limits.quarantine_to)
         self._counts["taken_over" if moved_to is None else "quarantined"] += 1
         return True
