@@ -198,8 +198,13 @@ class Traces:
         return found if isinstance(found, dict) else {}
 
     def with_context(self, payload: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        """The payload of a plain stream's message, with the context if it may have one."""
+        """The payload of a plain stream's message, with the context if it may have one.
+
+        What the sender has put there itself stays.
+        """
         if self.payload_field is None or not isinstance(payload, dict) or not headers:
+            return payload
+        if self.payload_field in payload:
             return payload
         return {**payload, self.payload_field: dict(headers)}
 
