@@ -11,8 +11,9 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from conquiet import DbError, DrainError, DrainReport, Inbox
 from conquiet.db import is_connection_lost
+from conquiet.logs import MessageLog
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 OnError = Literal["raise", "continue"]
 ShouldStop = Callable[[], bool]

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,25 @@ from typing import Any, Protocol
 
 from conquiet.masking import mask
 
-#: The attributes of a record about a message, `None` where there is nothing to say.
+#: What is known of a record about a message, `None` where there is nothing to say.
 FIELDS = ("topic", "stream", "partition", "group", "message_id", "consumer", "trace_id", "span_id")
+
+#: The one attribute of our records that holds them: an application's record factory may use the bare names,
+#: and `logging` refuses an `extra` that would overwrite anything.
+ATTRIBUTE = "conquiet"
+
+
+class MessageLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger for lines about messages, whose fate does not hang on whether it can be told."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log; what the factory, filters or handlers of the application raise is told on stderr."""
+        try:
+            self.logger.log(level, msg, *args, **kwargs | {"stacklevel": kwargs.get("stacklevel", 1) + 1})
+        except Exception:  # noqa: BLE001 -- the application's; it must not decide about a message
+            if logging.raiseExceptions and sys.stderr:
+                print(f"--- conquiet could not log {msg!r} ---", file=sys.stderr)
+                traceback.print_exc(file=sys.stderr)
 
 
 class Delivered(Protocol):
@@ -69,7 +87,7 @@ def message_fields(msg: Delivered | None = None, /, *, context: Any = None, **fa
     if msg is not None:
         found |= _facts_of(msg)
     found |= facts
-    return found | _trace_of(context)
+    return {ATTRIBUTE: found | _trace_of(context)}
 
 
 class MessageFilter(logging.Filter):
@@ -77,10 +95,10 @@ class MessageFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add attributes; keeps every record."""
-        ambient = _ambient_facts()
+        known = _ambient_facts() | _told_by(record)
         for name in FIELDS:
             if getattr(record, name, None) is None:
-                setattr(record, name, ambient.get(name))
+                setattr(record, name, known.get(name))
         return True
 
 
@@ -97,15 +115,14 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The object; keys without a value are left out, passwords are masked."""
-        ambient = _ambient_facts()
-        own = {name: getattr(record, name, None) for name in FIELDS}
+        own = {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
         values: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        values |= {name: ambient.get(name) if own[name] is None else own[name] for name in FIELDS}
+        values |= _ambient_facts() | own | _told_by(record)
         values |= {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
         if record.exc_info:
             values["exception"] = self.formatException(record.exc_info)
@@ -116,9 +133,13 @@ class JsonFormatter(logging.Formatter):
 
 
 #: Attributes of records that are no `extra`, and what is told under other names.
-_OF_EVERY_RECORD = frozenset(
-    (*vars(logging.makeLogRecord({})), *FIELDS, "message", "asctime", "taskName", "otelSpanID", "otelTraceID")
-)
+_OF_EVERY_RECORD = frozenset((*vars(logging.makeLogRecord({})), *FIELDS, ATTRIBUTE)) | {
+    "message",
+    "asctime",
+    "taskName",
+    "otelSpanID",
+    "otelTraceID",
+}
 
 
 def about(msg: Delivered, consumer: str) -> AbstractContextManager[None]:
@@ -142,7 +163,15 @@ def _facts_of(msg: Delivered) -> dict[str, Any]:
     }
 
 
-def _ambient_facts() -> Mapping[str, Any]:
+def _told_by(record: logging.LogRecord) -> dict[str, Any]:
+    told = getattr(record, ATTRIBUTE, None)
+    # Somebody else's attribute of that name is no mapping of ours.
+    if not isinstance(told, Mapping):
+        return {}
+    return {name: value for name in FIELDS if (value := told.get(name)) is not None}
+
+
+def _ambient_facts() -> dict[str, Any]:
     handling: Handling | None = getattr(_thread, "handling", None)
     if handling is None or handling.handled is None:
         return _trace_of(None)
@@ -153,7 +182,7 @@ def _trace_of(context: Any) -> dict[str, Any]:
     # Also an application's own spans: they are there only where it has loaded OpenTelemetry.
     if "opentelemetry.trace" not in sys.modules:
         return {}
-    from conquiet.tracing.traces import trace_ids
+    from conquiet.tracing.spans import trace_ids
 
     found = trace_ids(context)
     return {} if found is None else {"trace_id": found[0], "span_id": found[1]}

@@ -27,7 +27,9 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
 
     redis_streams: dg.ResourceDependency[RedisStreamsResource]
     prefix: str = Field(
-        default="assets", description="The stream of `shop/orders` is `{prefix}:shop:orders`."
+        default="assets",
+        description="The stream of `shop/orders` is `{prefix}:shop:orders`, that of its partition `mo` "
+        "`{prefix}:shop:orders@mo`.",
     )
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
@@ -64,8 +66,13 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
         return _frame_of(rows) if as_frame else rows
 
     def _stream(self, key: dg.AssetKey, partition: str | None) -> str:
-        of_partition = [] if partition is None else [partition]
-        return ":".join([self.prefix, *key.path, *of_partition])
+        of_partition = "" if partition is None else f"@{_escaped(partition)}"
+        return ":".join([self.prefix, *map(_escaped, key.path)]) + of_partition
+
+
+def _escaped(part: str) -> str:
+    # As in a URL, what divides parts and what Redis Cluster takes for a tag: no two assets share a stream.
+    return "".join(f"%{ord(character):02X}" if character in "%:@{}" else character for character in part)
 
 
 def _first_run_of(context: dg.OutputContext) -> str:

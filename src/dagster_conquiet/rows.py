@@ -8,6 +8,7 @@ from typing import Any
 
 from conquiet.errors import ConquietError
 from conquiet.queue import Client
+from conquiet.queue.connection import key_beside
 from dagster_conquiet.replies import entries
 
 _PAGE = 1_000
@@ -72,4 +73,5 @@ def read_rows(client: Client, rows: StoredRows) -> list[dict[str, Any]]:
 
 
 def _key(stream: str) -> str:
-    return f"{stream}:rows"
+    # No part of an asset's key has a bare "@": this is no other asset's stream.
+    return key_beside(stream, "@rows")

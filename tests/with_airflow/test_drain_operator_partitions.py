@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+from contextlib import aclosing
 from datetime import timedelta
 
 import pytest
 from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.drain import DrainOperator
-from conquiet.mq import DeadLetters, Message, Producer, RetryPolicy, Topics, drain_partition
+from conquiet.mq import ConsumerConfig, DeadLetters, Message, Producer, RetryPolicy, Topics, drain_partition
 from conquiet.mq.leases import LeaseStore
 from tests.with_airflow import handlers
 from tests.with_airflow.conftest import xcom
@@ -107,6 +110,56 @@ def test_failed_messages_are_retried_and_dead_lettered_by_their_own_policy(conte
 
     assert (report["handled"], report["dead_lettered"]) == (5, 5)
     assert DeadLetters(topic).count() == 5
+
+
+def rings(trigger, within_s: float) -> bool:
+    """Whether a deferred task's trigger rings."""
+
+    async def first() -> None:
+        async with aclosing(trigger.run()) as events:
+            await anext(events)
+
+    try:
+        asyncio.run(asyncio.wait_for(first(), within_s))
+    except TimeoutError:
+        return False
+    return True
+
+
+def failing(_msg, _session=None):
+    raise ValueError("not yet")
+
+
+def leave_a_retry(topic, hook) -> str:
+    Producer(hook.get_conn()).send(topic.name, {"number": 1}, partition=0)
+    later = ConsumerConfig(retry=RetryPolicy(base_delay_ms=60_000, backoff="fixed"))
+    drain_partition(topic, 0, "billing", failing, max_messages=1, idle_ms=20, config=later)
+    return topic.keys.waiting("billing", 0)
+
+
+def leave_a_delayed_message(topic, hook) -> str:
+    Producer(hook.get_conn()).send(topic.name, {"number": 1}, partition=0, delay_ms=60_000)
+    return topic.keys.delayed(0)
+
+
+@pytest.mark.parametrize("leave", [leave_a_retry, leave_a_delayed_message])
+def test_a_deferred_drain_wakes_up_when_what_waits_is_due_and_not_before(
+    context, hook, topic_name, leave, notes
+):
+    topic = Topics(hook.get_conn()).create(topic_name, partitions=1)
+    waiting_in = leave(topic, hook)
+    drain = drain_of(topic, 0, deferrable=True, poll_interval_s=0.05)
+
+    with pytest.raises(TaskDeferred) as deferred:
+        drain.execute(context(drain))
+    rang_before = rings(deferred.value.trigger, within_s=0.5)
+    ((entry, _due),) = hook.get_conn().zrange(waiting_in, 0, -1, withscores=True)
+    hook.get_conn().zadd(waiting_in, {entry: 1})
+
+    assert not rang_before
+    assert rings(deferred.value.trigger, within_s=20)
+    assert drain.execute_complete(context(drain))["handled"] == 1
+    assert notes() == ["1"]
 
 
 def test_too_many_failed_messages_fail_the_task_without_retries(run_dag, topic):

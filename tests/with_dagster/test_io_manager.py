@@ -144,6 +144,33 @@ def test_rows_that_were_trimmed_are_missed_and_not_taken_for_few(io, prefix, ins
         dg.materialize([orders, report], resources=io, instance=instance, selection=[report])
 
 
+def test_assets_and_partitions_whose_names_look_alike_share_no_stream(io, prefix, instance, client):
+    parts = dg.StaticPartitionsDefinition(["y", "y:z", "y@z", "rows"])
+
+    @dg.asset(partitions_def=parts)
+    def x(context: dg.AssetExecutionContext) -> list[dict]:
+        return [{"from": f"x, partition {context.partition_key}"}]
+
+    @dg.asset(key=["x", "y"])
+    def x_y() -> list[dict]:
+        return [{"from": "x/y"}]
+
+    @dg.asset(key=["x", "y", "z"])
+    def x_y_z() -> list[dict]:
+        return [{"from": "x/y/z"}]
+
+    @dg.asset(key=["x", "y", "rows"])
+    def x_y_rows() -> list[dict]:
+        return [{"from": "x/y/rows"}]
+
+    for part in parts.get_partition_keys():
+        dg.materialize([x], resources=io, instance=instance, partition_key=part)
+    dg.materialize([x_y, x_y_z, x_y_rows], resources=io, instance=instance)
+
+    names = ("x@y", "x@y%3Az", "x@y%40z", "x@rows", "x:y", "x:y:z", "x:y:rows")
+    assert [client.xlen(f"{prefix}:{name}") for name in names] == [1] * len(names)
+
+
 def test_each_partition_has_its_own_rows(io, instance):
     read = []
     days = dg.StaticPartitionsDefinition(["mo", "tu"])

@@ -6,9 +6,10 @@ import base64
 import json
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, text
+from sqlalchemy.exc import OperationalError
 
-from conquiet import DrainError, MalformedEntryError, QueueError, drain_stale
+from conquiet import DbSession, DrainError, Inbox, MalformedEntryError, QueueError, drain_stale
 from conquiet.consume import quarantine, quarantine_stream
 from tests.conftest import effects
 
@@ -144,6 +145,41 @@ def test_a_message_delivered_too_often_is_moved_to_the_quarantine_with_all_that_
     kept = json.loads(fields[b"data"])
     assert (kept["stream"], kept["group"], kept["id"], kept["deliveryCount"]) == (stream, GROUP, poison, 4)
     assert (kept["payload"], kept["reason"]) == ({"n": 0}, "delivered 4 times")
+
+
+def test_a_committed_message_is_acked_instead_of_quarantined(make_queue, engine, client, stream, abandoned):
+    done, failing = abandoned(2, deliveries=3)
+    inbox = Inbox()
+    inbox.create_table(engine)
+    with DbSession(engine) as session:
+        inbox.record(session, stream=stream, group=GROUP, entry_id=done)
+
+    report = drain_stale(make_queue(), write_effect, engine, 10, max_deliveries=3, inbox=inbox)
+
+    assert (report.skipped, report.quarantined, report.handled) == (1, 1, 0)
+    assert pending(client, stream) == []
+    (letter,) = client.xrange(quarantine_stream(stream))
+    assert json.loads(letter[1][b"data"])["id"] == failing
+
+
+def test_nothing_is_quarantined_while_the_inbox_cannot_be_asked(
+    make_queue, engine, client, stream, abandoned
+):
+    (entry_id,) = abandoned(1, deliveries=3)
+    inbox = Inbox()
+
+    def drop_inbox() -> bool:
+        with engine.begin() as connection:
+            connection.execute(text("DROP TABLE IF EXISTS conquiet_inbox"))
+        return False
+
+    with pytest.raises(OperationalError):
+        drain_stale(
+            make_queue(), write_effect, engine, 10, max_deliveries=3, inbox=inbox, should_stop=drop_inbox
+        )
+
+    assert pending(client, stream) == [entry_id]
+    assert client.xlen(quarantine_stream(stream)) == 0
 
 
 def test_a_message_at_the_limit_is_handled_once_more(make_queue, engine, abandoned):

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from conquiet import drain
-from conquiet.logs import JsonFormatter, MessageFilter, about
+from conquiet import DrainError, drain
+from conquiet.logs import FIELDS, JsonFormatter, MessageFilter, about
 from conquiet.masking import remember_secret
 from tests.spans import trace_of
 
@@ -86,6 +86,84 @@ def test_what_a_handler_logs_names_its_message_and_nothing_does_after_it(queue, 
     assert inside["trace_id"] == trace_of(spans.one("process"))
     assert inside["order"] == {"url": "redis://u:***@h"}
     assert set(after) == {"time", "level", "logger", "message"}
+
+
+@pytest.fixture
+def record_factory():
+    """Sets the application's own factory of log records for the length of the test."""
+    before = logging.getLogRecordFactory()
+
+    def with_attributes(**attributes):
+        def make(*args, **kwargs):
+            record = before(*args, **kwargs)
+            vars(record).update(attributes)
+            return record
+
+        logging.setLogRecordFactory(make)
+
+    yield with_attributes
+    logging.setLogRecordFactory(before)
+
+
+def fail_the_first(msg, _session):
+    if msg.payload["n"] == 1:
+        raise ValueError("no such customer")
+
+
+def test_an_application_may_give_its_records_any_of_our_names(queue, engine, lines, stream, record_factory):
+    record_factory(**dict.fromkeys(FIELDS, "the application's"))
+    entry_id = queue.enqueue_many([{"n": 1}, {"n": 2}])[0]
+
+    with pytest.raises(DrainError) as raised:
+        drain(queue, fail_the_first, engine, 10, idle_ms=20, on_error="continue")
+
+    assert raised.value.report.handled == 1
+    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.loop"]
+    assert (line["stream"], line["message_id"]) == (stream, entry_id)
+    assert line["trace_id"] == "the application's"
+    assert "conquiet" not in line
+
+
+def test_a_log_that_cannot_be_written_decides_about_no_message(queue, engine, capsys):
+    def refuse(_record):
+        raise RuntimeError("the filter is broken")
+
+    log = logging.getLogger("conquiet.consume.loop")
+    log.addFilter(refuse)
+    queue.enqueue_many([{"n": 1}, {"n": 2}])
+
+    with pytest.raises(DrainError) as raised:
+        drain(queue, fail_the_first, engine, 10, idle_ms=20, on_error="continue")
+
+    log.removeFilter(refuse)
+    assert (raised.value.report.handled, raised.value.report.failed) == (1, 1)
+    assert "RuntimeError: the filter is broken" in capsys.readouterr().err
+
+
+def test_a_line_of_ours_names_the_place_that_logged_it(queue, engine, caplog):
+    queue.enqueue({"n": 1})
+
+    with pytest.raises(ValueError, match="no such customer"):
+        drain(queue, fail, engine, 10, idle_ms=20)
+
+    (record,) = [record for record in caplog.records if record.name == "conquiet.consume.loop"]
+    assert (record.module, record.funcName) == ("loop", "_fail")
+
+
+def test_the_filter_gives_the_fields_of_our_own_lines_too(queue, engine):
+    entry_id = queue.enqueue({"n": 1})
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.addFilter(MessageFilter())
+    handler.setFormatter(logging.Formatter("%(group)s %(message_id)s %(topic)s"))
+    log = logging.getLogger("conquiet.consume.loop")
+    log.addHandler(handler)
+
+    with pytest.raises(ValueError, match="no such customer"):
+        drain(queue, fail, engine, 10, idle_ms=20)
+
+    log.removeHandler(handler)
+    assert written.getvalue().startswith(f"billing {entry_id} None\n")
 
 
 def test_the_filter_gives_the_fields_to_any_format(queue):

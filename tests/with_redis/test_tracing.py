@@ -31,6 +31,18 @@ def data_in(client, stream):
     return [json.loads(fields[b"data"]) for _, fields in client.xrange(stream)]
 
 
+def test_a_member_that_the_sender_has_put_there_itself_stays(queue, engine):
+    sent = [{"n": 1, "_trace": "the sender's own"}, {"n": 2, "_trace": None}, {"n": 3, "_trace": {"a": 1}}]
+    seen = []
+
+    with traced(payload_field="_trace"):
+        queue.enqueue(sent[0])
+        queue.enqueue_many(sent[1:])
+        drain(queue, lambda msg, _session: seen.append(msg.payload), engine, 10, idle_ms=20)
+
+    assert seen == sent
+
+
 def test_a_drained_message_is_one_trace_from_read_to_ack(queue, engine, spans, stream):
     entry_id = queue.enqueue({"n": 1})
     send = spans.one("send")

@@ -62,6 +62,20 @@ def rows_of(numbers, **more) -> list[dict[str, object]]:
     return [{"data": json.dumps({"number": number}), **more} for number in numbers]
 
 
+def test_a_server_that_lets_the_user_load_no_script_is_a_queue_error(valkey, valkey_url, stream):
+    user, rights = f"user-{uuid.uuid4().hex}", ("on", ">secret", "~*", "+@all", "-script|load")
+    valkey.execute_command("ACL", "SETUSER", user, *rights)
+    url = valkey_url.replace("redis://", f"redis://{user}:secret@")
+
+    try:
+        with pytest.raises(QueueError, match="SCRIPT LOAD"):
+            send(url, rows_of(range(3)), attempt_of(), stream=stream)
+    finally:
+        valkey.execute_command("ACL", "DELUSER", user)
+
+    assert valkey.xlen(stream) == 0
+
+
 def test_an_attempt_goes_on_where_the_last_one_died(valkey, valkey_url, stream):
     attempt, rows = attempt_of(), rows_of(range(2_000))
     with pytest.raises(DiedError):

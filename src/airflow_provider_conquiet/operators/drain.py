@@ -36,7 +36,8 @@ class DrainOperator(HandlingOperator):
         on_busy: what a task does whose partition another one drains: "skip" itself, or "fail" and be retried.
         message_retry: how failed messages of a topic are retried; unused for a stream.
         skip_on_empty: skip the task if there was no message.
-        deferrable: while there is no backlog, wait in the triggerer instead of a worker slot.
+        deferrable: while there is no backlog, and in a topic no retry or delayed message that is due, wait in
+            the triggerer instead of a worker slot.
         poll_interval_s: how often the triggerer looks.
         wait_timeout: how long it waits before the task fails.
     """
@@ -88,27 +89,29 @@ class DrainOperator(HandlingOperator):
         if not self.deferrable:
             return self._told(context, self._drain(context))
         with refused_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
-            stream = self._stream_key(hook)
+            stream, due_in = self._stream_key(hook), self._due_keys(hook)
             backlog = hook.backlog(stream, self.group)
         if backlog.lag == 0 and not backlog.pending:
-            self._wait_for_backlog(stream)
+            self._wait_for_backlog(stream, due_in)
         report = self._drain(context)
-        # What is pending may be an earlier try's, or handed back; or it is in the hands of others.
+        # What is pending may be an earlier try's, or handed back; or it is in the hands of others, or waits
+        # for its retry.
         if not report["read"]:
-            self._wait_for_backlog(stream)
+            self._wait_for_backlog(stream, due_in)
         return self._told(context, report)
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None, **_: Any) -> Report:
         """Drain after the triggerer saw a backlog; another task may have taken it meanwhile."""
         return self._told(context, self._drain(context))
 
-    def _wait_for_backlog(self, stream: str) -> None:
+    def _wait_for_backlog(self, stream: str, due_in: list[str]) -> None:
         self.defer(
             trigger=BacklogTrigger(
                 stream=stream,
                 group=self.group,
                 redis_streams_conn_id=self.redis_streams_conn_id,
                 poll_interval_s=self.poll_interval_s,
+                due_in=due_in,
                 ring_again_s=None,
             ),
             method_name="execute_complete",
@@ -190,3 +193,10 @@ class DrainOperator(HandlingOperator):
         if self.stream is not None:
             return self.stream
         return hook.partition_stream(str(self.topic), whole_number("partition", self.partition))
+
+    def _due_keys(self, hook: RedisStreamsHook) -> list[str]:
+        # Retries are pending, delayed messages are in no stream: neither is a lag.
+        if self.topic is None:
+            return []
+        keys, partition = hook.topic(str(self.topic)).keys, whole_number("partition", self.partition)
+        return [keys.waiting(self.group, partition), keys.delayed(partition)]

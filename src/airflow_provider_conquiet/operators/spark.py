@@ -111,6 +111,8 @@ class SparkPublishOperator(SparkSubmitOperator):
             secrets = stack.enter_context(self._secrets_file(hook))
             with _mistakes_end_the_task():
                 self._prepare(context, report_key, secrets)
+            # An earlier try whose worker died may have left one: it is not what this job tells.
+            hook.get_conn().delete(report_key)
             try:
                 super().execute(context)
             except Exception as error:
@@ -118,6 +120,11 @@ class SparkPublishOperator(SparkSubmitOperator):
             report = _take_report(hook, report_key)
             if report is None:
                 raise AirflowException(f"the job ended and left no report in {report_key!r}")
+            if report["exit_code"]:
+                # In cluster mode spark-submit may return 0 whatever becomes of its driver.
+                raise _explained(
+                    AirflowException(f"the job ended with exit code {report['exit_code']}"), report
+                )
             place = str(self.to_topic or self.to_stream)
             hook.record_output(place)
             tell_assets(context, self.outlets, hook.asset_uri(place), report)
@@ -191,7 +198,6 @@ def _mask_password_of(db_url: str) -> None:
 
 def _take_report(hook: RedisStreamsHook, key: str) -> Report | None:
     client = hook.get_conn()
-    # The last one: an earlier try whose worker died may have left one too.
     entries: Any = client.xrevrange(key, count=1)
     client.delete(key)
     if not entries:

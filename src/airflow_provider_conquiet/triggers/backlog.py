@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -14,7 +14,7 @@ from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.triggers.backoff import Backoff
 from airflow_provider_conquiet.triggers.thresholds import Backlog, Thresholds, stream_or_topic
 from conquiet import QueueError, peek_backlog_async
-from conquiet.mq import topic_streams_async
+from conquiet.mq import is_any_due_async, topic_streams_async
 from conquiet.queue import AsyncClient
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ class BacklogTrigger(BaseEventTrigger):
     Args:
         min_lag: any one threshold that is reached rings; `min_lag=None` for age or pending alone.
         min_pending: count delivered and not acked messages too; without it they never ring.
+        due_in: sorted sets of retries and delayed messages, by due time: one whose time has come rings too.
         ring_again_s: `None` ends the trigger with its first ring, as a deferred task needs it.
     """
 
@@ -42,6 +43,7 @@ class BacklogTrigger(BaseEventTrigger):
         min_lag: int | None = 1,
         min_pending: int | None = None,
         min_age_s: float | None = None,
+        due_in: Sequence[str] = (),
         poll_interval_s: float = 1.0,
         ring_again_s: float | None = 30.0,
     ) -> None:
@@ -53,6 +55,7 @@ class BacklogTrigger(BaseEventTrigger):
         self.stream = stream
         self.topic = topic
         self.group = group
+        self.due_in = list(due_in)
         self.redis_streams_conn_id = redis_streams_conn_id
         self.poll_interval_s = poll_interval_s
         self.ring_again_s = ring_again_s
@@ -70,6 +73,7 @@ class BacklogTrigger(BaseEventTrigger):
                 "min_lag": self._thresholds.min_lag,
                 "min_pending": self._thresholds.min_pending,
                 "min_age_s": self._thresholds.min_age_s,
+                "due_in": self.due_in,
                 "poll_interval_s": self.poll_interval_s,
                 "ring_again_s": self.ring_again_s,
             },
@@ -81,8 +85,8 @@ class BacklogTrigger(BaseEventTrigger):
         quiet_until: float | None = None
         try:
             while True:
-                backlog = await self._answer(self._client)
-                if not self._thresholds.are_reached_by(backlog):
+                backlog, is_any_due = await self._answer(self._client)
+                if not is_any_due and not self._thresholds.are_reached_by(backlog):
                     quiet_until = None
                 elif quiet_until is None or time.monotonic() >= quiet_until:
                     yield _ring(self._thresholds.event_of(backlog))
@@ -99,17 +103,17 @@ class BacklogTrigger(BaseEventTrigger):
         if client is not None:
             await client.aclose()
 
-    async def _answer(self, client: AsyncClient) -> Backlog:
+    async def _answer(self, client: AsyncClient) -> tuple[Backlog, bool]:
         backoff = Backoff()
         while True:
             try:
-                backlog = await self._look(client)
+                answer = await self._look(client), await is_any_due_async(client, self.due_in)
             except QueueError as error:
                 wait_s = backoff.next_s()
                 log.warning("%s; looking again in %.0f s", error, wait_s)
             else:
                 _end_if_cancelled()
-                return backlog
+                return answer
             _end_if_cancelled()
             await asyncio.sleep(wait_s)
 

@@ -18,9 +18,9 @@ from conquiet import (
     RedisStreamsQueue,
 )
 from conquiet.consume import quarantine
-from conquiet.logs import message_fields
+from conquiet.logs import MessageLog, message_fields
 
-log = logging.getLogger(__name__)
+log = MessageLog(logging.getLogger(__name__))
 
 #: Short, so that acks, which share the thread, do not wait long.
 _BLOCK_MS = 500

@@ -71,6 +71,17 @@ class MessageHandling:
         self._release_if_changed()
         return Outcome.HANDLED
 
+    def has_handled(self, msg: QueueMessage) -> bool:
+        """Whether the inbox has it from an earlier delivery; without an inbox nobody knows."""
+        if self._inbox is None:
+            return False
+        try:
+            with DbSession(self._connected()) as session:
+                return self._inbox.has(session, stream=msg.stream, group=msg.group, entry_id=msg.id)
+        except BaseException:
+            self.release()
+            raise
+
     def release(self) -> None:
         """Give the kept connection back, as before a wait of unknown length."""
         connection, self._connection = self._connection, None
@@ -138,10 +149,8 @@ class MessageHandling:
 
     def _confirmed(self, msg: QueueMessage, found: Exception) -> Outcome:
         # The insert was refused; only a committed row says that the message is done.
-        with DbSession(self._connected()) as session:
-            assert self._inbox is not None  # noqa: S101 -- only the inbox raises what led here
-            if not self._inbox.has(session, stream=msg.stream, group=msg.group, entry_id=msg.id):
-                raise DbError(f"the inbox refused {msg.id} but does not have it") from found
+        if not self.has_handled(msg):
+            raise DbError(f"the inbox refused {msg.id} but does not have it") from found
         return Outcome.SKIPPED
 
 

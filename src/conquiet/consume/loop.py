@@ -24,11 +24,11 @@ from conquiet.errors import (
     MalformedEntry,
     MalformedEntryError,
 )
-from conquiet.logs import naming_messages_of
+from conquiet.logs import MessageLog, naming_messages_of
 from conquiet.queue import QueueMessage, RedisStreamsQueue
 from conquiet.queue.message import Delivery, entry_id_order
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 #: A committed message is acked within this time, or as soon as the handler that runs then has ended.
 _ACK_WITHIN_S = 0.1
@@ -222,6 +222,9 @@ class DrainLoop:
     def _quarantine_if_worn_out(self, entry: QueueMessage | MalformedEntry, *, reason: str) -> bool:
         limits = self._limits
         if limits.max_deliveries is None or entry.delivery_count <= limits.max_deliveries:
+            return False
+        if isinstance(entry, QueueMessage) and self._handling.has_handled(entry):
+            # Committed and not acked: a replay from the quarantine would have a new id, and its effect twice.
             return False
         moved_to = quarantine(self._queue, entry, reason=reason, to=limits.quarantine_to)
         self._counts["taken_over" if moved_to is None else "quarantined"] += 1

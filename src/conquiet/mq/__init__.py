@@ -21,7 +21,7 @@ from conquiet.mq.partitioners import (
 )
 from conquiet.mq.producer import Message, Producer
 from conquiet.mq.retry import RetryPolicy
-from conquiet.mq.topics import Topic, TopicPolicies, Topics, topic_streams_async
+from conquiet.mq.topics import Topic, TopicPolicies, Topics, is_any_due_async, topic_streams_async
 from conquiet.mq.worker_config import WorkerConfig
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ __all__ = [
     "Topics",
     "WorkerConfig",
     "drain_partition",
+    "is_any_due_async",
     "topic_streams_async",
 ]
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from conquiet.errors import DatabaseAwayError
-from conquiet.logs import message_fields
+from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import emit
 from conquiet.mq.outage import Outage
 from conquiet.mq.settlement import Failure, Settlement, SettlementRules
 from conquiet.mq.settling import Settling
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 
 class HandleMessage(Protocol):

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from conquiet.db import Inbox
 from conquiet.errors import LeaseLostError, QueueError, TopicError
-from conquiet.logs import message_fields
+from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.assignment import plan
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.consumer_config import ConsumerConfig
@@ -29,7 +29,7 @@ from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic, Topics
 from conquiet.mq.worker import PartitionWorker
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 
 class PartitionConsumer:

@@ -6,14 +6,14 @@ import logging
 import re
 import time
 
-from conquiet.logs import message_fields
+from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.metrics import emit
 from conquiet.mq.topics import Topic, Topics
 
 #: Messages that one script moves: the server does nothing else meanwhile.
 _CHUNK = 100
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 
 def move_delayed(topic: Topic, *, budget_s: float = 0.1) -> bool:

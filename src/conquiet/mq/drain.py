@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from conquiet.arguments import check_positive_int, check_positive_seconds
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, PartitionBusyError, QueueError, TopicError
-from conquiet.logs import message_fields
+from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.consumer_config import ConsumerConfig
 from conquiet.mq.delayed import move_delayed
@@ -31,7 +31,7 @@ from conquiet.mq.worker import PartitionWorker
 from conquiet.mq.worker_config import WorkerConfig
 from conquiet.queue.message import entry_id_order
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 PartitionStopReason = Literal["max_messages", "max_duration", "max_failures", "idle", "stop"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from conquiet.errors import QueueError
-from conquiet.logs import message_fields
+from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.consumer_config import ConsumerConfig
 from conquiet.mq.leases import LeaseStore
@@ -19,7 +19,7 @@ from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic
 from conquiet.mq.worker import PartitionWorker
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 
 @dataclass(slots=True)

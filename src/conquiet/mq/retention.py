@@ -10,7 +10,7 @@ from itertools import count
 
 from conquiet.arguments import check_non_negative_int
 from conquiet.errors import QueueError, TopicError
-from conquiet.logs import message_fields
+from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.group_stats import group_marks, group_names
 from conquiet.mq.metrics import emit
 from conquiet.mq.topics import Topic
@@ -20,7 +20,7 @@ _CHUNK = 500
 #: Of one partition by its owner, who must renew its leases meanwhile.
 _STEPS_IN_A_ROUND = 40
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 #: Entries that a dry run counts at most: it reads what it counts.
 _MAX_COUNTED = 10_000

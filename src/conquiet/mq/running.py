@@ -16,7 +16,7 @@ from conquiet.consume.handling import MessageHandling, check_handler, refuse_unf
 from conquiet.consume.handling import Outcome as Handled
 from conquiet.db import DbSession, Inbox, is_connection_lost
 from conquiet.errors import DatabaseAwayError, LeaseLostError
-from conquiet.logs import message_fields, naming_messages_of
+from conquiet.logs import MessageLog, message_fields, naming_messages_of
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.outcomes import Ack, DeadLetter, Outcome, Retry
 from conquiet.mq.settlement import Failure, Settlement, SettlementRules
@@ -26,7 +26,7 @@ from conquiet.tracing import Where, active_traces
 if TYPE_CHECKING:
     from conquiet.tracing.traces import Processing, Traces
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 #: `handler(msg)`, or with an engine `handler(msg, session)`.
 MqHandler = Callable[..., Outcome | None]

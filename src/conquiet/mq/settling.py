@@ -7,13 +7,14 @@ import time
 from collections import Counter
 
 from conquiet.errors import LeaseLostError
+from conquiet.logs import MessageLog
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import emit, observe_all
 from conquiet.mq.partition import Batch, LeasedPartition
 from conquiet.mq.settlement import Settlement
 from conquiet.tracing import active_traces
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 #: A handled message is settled within this time, or as soon as the handler that runs then has ended.
 _SETTLE_WITHIN_S = 0.1

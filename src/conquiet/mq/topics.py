@@ -243,6 +243,22 @@ async def topic_streams_async(client: AsyncClient, name: str) -> list[str]:
     return [topic.stream(partition) for partition in range(int(count))]
 
 
+async def is_any_due_async(client: AsyncClient, keys: Sequence[str]) -> bool:
+    """Whether the time has come for something that waits in one of these sorted sets; changes nothing.
+
+    Args:
+        keys: `TopicKeys.waiting` and `TopicKeys.delayed` of what one consumes.
+    """
+    for key in keys:
+        with visible_errors("look", stream=key, group=None):
+            seconds, microseconds = await client.execute_command("TIME", **AS_BYTES)
+            now_ms = int(seconds) * 1000 + int(microseconds) // 1000
+            first = ("ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, 1)
+            if await client.execute_command(*first, **AS_BYTES):
+                return True
+    return False
+
+
 def _groups_of(topic: Topic) -> set[str]:
     groups: set[str] = set()
     for partition in topic.partitions:

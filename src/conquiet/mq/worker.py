@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from conquiet.errors import DatabaseAwayError, LeaseLostError, MalformedEntry, QueueError
+from conquiet.logs import MessageLog
 from conquiet.mq.attempts import Attempts, HandleMessage
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.envelope import MqMessage
@@ -21,7 +22,7 @@ from conquiet.mq.worker_config import WorkerConfig
 from conquiet.queue.connection import longest_block_ms
 from conquiet.queue.message import entry_id_order
 
-_log = logging.getLogger(__name__)
+_log = MessageLog(logging.getLogger(__name__))
 
 
 class PartitionWorker:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from conquiet.queue.connection import Client
+from conquiet.queue.connection import Client, queue_error
 from conquiet.queue.lua import LuaScript
 from conquiet.spark.wire import Bytes, Wire, bulk, command
 
@@ -21,6 +21,7 @@ class NodeWire:
 
     def __init__(self, client: Client, stream: str) -> None:
         self._wire = Wire(client, stream)
+        self._stream = stream
         self._waiting: deque[tuple[OnReply, bool]] = deque()
 
     def push(self, parts: Sequence[Bytes], on_reply: OnReply) -> None:
@@ -42,7 +43,7 @@ class NodeWire:
         self._wire.send([command("SCRIPT", "LOAD", script.text)])
         reply = self._wire.receive()
         if isinstance(reply, Exception):
-            raise reply
+            raise queue_error("SCRIPT LOAD", reply, stream=self._stream, group=None) from reply
 
     def settle_all(self) -> None:
         """Wait for every reply."""

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
-from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    TracerProvider,
+)
 
 from conquiet.masking import mask
+from conquiet.tracing.harmless import harmless
+from conquiet.tracing.spans import extracted, headers_of, in_span, links_to_current, place_of, record_error
 from conquiet.tracing.where import Where
 
 MESSAGE_ID = "messaging.message.id"
 _BATCH_COUNT = "messaging.batch.message_count"
-_MAX_STACKTRACE = 8_000
-
-_W3C = TraceContextTextMapPropagator()
 
 
 class Sending:
@@ -36,7 +40,7 @@ class Sending:
     def sent(self, entry_ids: Sequence[str]) -> None:
         """The server has told their ids; of what was gone before, none."""
         for span, entry_id in zip(self._spans, entry_ids, strict=False):
-            span.set_attribute(MESSAGE_ID, entry_id)
+            harmless(None, span.set_attribute, MESSAGE_ID, entry_id)
 
 
 class Processing:
@@ -52,11 +56,11 @@ class Processing:
 
     def refused(self, reason: str) -> None:
         """The handler has made it a dead letter."""
-        self._span.set_status(Status(StatusCode.ERROR, mask(reason)))
+        harmless(None, self._span.set_status, Status(StatusCode.ERROR, mask(reason)))
 
     def ended(self, outcome: str) -> None:
         """What becomes of the message: handled or skipped; in the MQ ack, retry, requeue or dead."""
-        self._span.set_attribute("conquiet.outcome", outcome)
+        harmless(None, self._span.set_attribute, "conquiet.outcome", outcome)
 
 
 class Traces:
@@ -70,19 +74,19 @@ class Traces:
     def sending(self, where: Where) -> Iterator[Sending]:
         """One message: the span is current, and its context travels with the message."""
         span = self._start("send", "send", where, SpanKind.PRODUCER)
-        with _current(span):
+        with in_span(span):
             yield Sending([span])
 
     @contextmanager
     def sending_many(self, where: Where, count: int) -> Iterator[Sending]:
         """A batch: each message has a span of its own, and the call is linked to all of them."""
         created = [self._start("create", "create", where, SpanKind.PRODUCER) for _ in range(count)]
-        links = [Link(span.get_span_context()) for span in created]
+        links = [Link(place_of(span)) for span in created]
         span = self._start(
             "send", "send", where, SpanKind.CLIENT, links=links, attributes={_BATCH_COUNT: count}
         )
         try:
-            with _current(span):
+            with in_span(span):
                 yield Sending(created)
         except BaseException as error:
             for one in created:
@@ -90,21 +94,22 @@ class Traces:
             raise
         finally:
             for one in created:
-                one.end()
+                harmless(None, one.end)
 
     @contextmanager
     def sending_call(self, where: Where, count: int) -> Iterator[Sending]:
         """A batch of messages that have no place for a context: one span for all."""
         kind = SpanKind.PRODUCER
-        with _current(self._start("send", "send", where, kind, attributes={_BATCH_COUNT: count})):
+        with in_span(self._start("send", "send", where, kind, attributes={_BATCH_COUNT: count})):
             yield Sending([])
 
     @contextmanager
     def replaying(self, where: Where, carried: Mapping[str, Any]) -> Iterator[Sending]:
         """A dead letter that becomes a message again, in the trace that it came from."""
-        origin = _extracted(carried)
-        span = self._start("replay", "send", where, SpanKind.PRODUCER, parent=origin, links=_ambient(origin))
-        with _current(span):
+        origin = extracted(carried)
+        links = links_to_current(origin)
+        span = self._start("replay", "send", where, SpanKind.PRODUCER, parent=origin, links=links)
+        with in_span(span):
             yield Sending([span])
 
     def received(
@@ -117,18 +122,18 @@ class Traces:
         count: int = 1,
     ) -> Context:
         """A message was read between two moments (ns); returns the context that its handling belongs to."""
-        origin = _extracted(carried)
+        origin = extracted(carried)
         span = self._start(
             "receive",
             "receive",
             where,
             SpanKind.CLIENT,
             parent=origin,
-            links=_ambient(origin),
+            links=links_to_current(origin),
             attributes={MESSAGE_ID: message_id, _BATCH_COUNT: count},
             start_ns=times[0],
         )
-        span.end(times[1])
+        harmless(None, span.end, times[1])
         # Without a sender's context, the read is where the message's trace begins.
         return trace.set_span_in_context(span, Context()) if origin is None else origin
 
@@ -141,10 +146,10 @@ class Traces:
             where,
             SpanKind.CONSUMER,
             parent=origin,
-            links=_ambient(origin),
+            links=links_to_current(origin),
             attributes={MESSAGE_ID: message_id},
         )
-        with _current(span):
+        with in_span(span):
             yield Processing(span)
 
     def settled(
@@ -168,23 +173,23 @@ class Traces:
             start_ns=times[0],
         )
         if error is not None:
-            span.set_status(Status(StatusCode.ERROR, mask(error)))
-        span.end(times[1])
+            harmless(None, span.set_status, Status(StatusCode.ERROR, mask(error)))
+        harmless(None, span.end, times[1])
 
     @contextmanager
     def committing(self, database: str) -> Iterator[None]:
         """The commit of one transaction."""
         attributes = {"db.system.name": database, "db.operation.name": "COMMIT"}
-        with _current(self._tracer.start_span("commit", kind=SpanKind.CLIENT, attributes=attributes)):
+        with in_span(self._started("commit", None, SpanKind.CLIENT, attributes=attributes)):
             yield
 
     @contextmanager
     def working(self, name: str, attributes: Mapping[str, Any], carrier: Mapping[str, str]) -> Iterator[None]:
         """The work of one task of an orchestrator, which may have a span for it."""
-        if trace.get_current_span().get_span_context().is_valid:
+        if place_of(trace.get_current_span()).is_valid:
             yield
             return
-        with _current(self._tracer.start_span(name, _extracted(carrier), attributes=dict(attributes))):
+        with in_span(self._started(name, extracted(carrier), attributes=dict(attributes))):
             yield
 
     def carried_by(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -193,8 +198,13 @@ class Traces:
         return found if isinstance(found, dict) else {}
 
     def with_context(self, payload: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        """The payload of a plain stream's message, with the context if it may have one."""
+        """The payload of a plain stream's message, with the context if it may have one.
+
+        What the sender has put there itself stays.
+        """
         if self.payload_field is None or not isinstance(payload, dict) or not headers:
+            return payload
+        if self.payload_field in payload:
             return payload
         return {**payload, self.payload_field: dict(headers)}
 
@@ -214,7 +224,7 @@ class Traces:
         attributes: Mapping[str, Any] | None = None,
         start_ns: int | None = None,
     ) -> Span:
-        return self._tracer.start_span(
+        return self._started(
             f"{operation} {where.destination}",
             parent,
             kind,
@@ -228,61 +238,7 @@ class Traces:
             start_time=start_ns or time.time_ns(),
         )
 
-
-def headers_of(span: Span) -> dict[str, str]:
-    """A span's context as headers; none where no provider is configured."""
-    found: dict[str, str] = {}
-    _W3C.inject(found, trace.set_span_in_context(span, Context()))
-    return found
-
-
-def trace_ids(context: Context | None = None) -> tuple[str, str] | None:
-    """Trace and span of a context, or of the current one, in hexadecimal."""
-    found = trace.get_current_span(context).get_span_context()
-    return (f"{found.trace_id:032x}", f"{found.span_id:016x}") if found.is_valid else None
-
-
-def record_error(span: Span, error: BaseException) -> None:
-    """Record an error, with its cause and traceback, without passwords."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        said = mask(str(error))
-    except Exception:  # noqa: BLE001 -- the user's; the traceback tells the rest
-        said = "<its str() failed>"
-    shown = mask("".join(traceback.format_exception(error)))[-_MAX_STACKTRACE:]
-    event = {"exception.type": name, "exception.message": said, "exception.stacktrace": shown}
-    span.add_event("exception", event)
-    span.set_attribute("error.type", name)
-    span.set_status(Status(StatusCode.ERROR, said))
-
-
-@contextmanager
-def _current(span: Span) -> Iterator[None]:
-    token = contexts.attach(trace.set_span_in_context(span))
-    try:
-        yield
-    except BaseException as error:
-        record_error(span, error)
-        raise
-    finally:
-        contexts.detach(token)
-        span.end()
-
-
-def _extracted(carried: Mapping[str, Any]) -> Context | None:
-    # Of the wire: what is no text is none of ours.
-    texts = {name: carried[name] for name in _W3C.fields if isinstance(carried.get(name), str)}
-    if "traceparent" not in texts:
-        return None
-    found = _W3C.extract(texts, Context())
-    return found if trace.get_current_span(found).get_span_context().is_valid else None
-
-
-def _ambient(origin: Context | None) -> list[Link]:
-    # The sender's context is the parent; the task that consumes is linked, or it is the parent itself.
-    current = trace.get_current_span().get_span_context()
-    if origin is None or not current.is_valid:
-        return []
-    is_same = trace.get_current_span(origin).get_span_context().trace_id == current.trace_id
-    return [] if is_same else [Link(current)]
+    def _started(self, name: str, parent: Context | None, *args: Any, **options: Any) -> Span:
+        # In the place of a span that could not be started stands its parent: the trace goes on.
+        instead = NonRecordingSpan(place_of(trace.get_current_span(parent)))
+        return harmless(instead, self._tracer.start_span, name, parent, *args, **options)

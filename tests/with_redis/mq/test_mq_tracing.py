@@ -11,7 +11,6 @@ import sys
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
-from conquiet.logs import FIELDS
 from conquiet.mq import DeadLetter, DeadLetters, LeaseLostError, Message, RetryPolicy, drain_partition
 from conquiet.tracing import disable, enable
 from tests.spans import id_of, parent_of, trace_of, traceparent_of
@@ -209,6 +208,25 @@ def test_a_malformed_context_is_as_good_as_none(topic, producer, spans):
     assert parent_of(spans.one("process")) == id_of(spans.one("receive"))
 
 
+def test_a_record_factory_with_names_of_ours_makes_no_dead_letter(topic, producer):
+    def make(*args, **kwargs):
+        record = logging.LogRecord(*args, **kwargs)
+        record.trace_id = record.topic = "the application's"
+        return record
+
+    def fail(_msg):
+        raise ValueError("no")
+
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(make)
+    producer.send(topic.name, {"n": 1})
+
+    report = drained(topic, fail, retry=RetryPolicy(base_delay_ms=60_000, backoff="fixed"))
+
+    logging.setLogRecordFactory(before)
+    assert (report.retried, report.dead_lettered) == (1, 0)
+
+
 def test_the_log_line_of_a_failure_names_its_message_and_its_trace(topic, producer, spans, caplog):
     entry_id = producer.send(topic.name, {"n": 1})
 
@@ -220,7 +238,7 @@ def test_the_log_line_of_a_failure_names_its_message_and_its_trace(topic, produc
 
     (record,) = [record for record in caplog.records if "failed at attempt" in record.getMessage()]
     process = spans.one("process")
-    assert {name: getattr(record, name) for name in FIELDS} == {
+    assert record.conquiet == {
         "topic": topic.name,
         "stream": topic.keys.stream(0),
         "partition": 0,

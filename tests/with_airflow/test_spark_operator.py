@@ -1,0 +1,69 @@
+"""SparkPublishOperator: what it makes of the job's report, whatever spark-submit returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_conquiet.attempts import TaskTry
+from airflow_provider_conquiet.operators.spark import SparkPublishOperator
+
+pytestmark = pytest.mark.usefixtures("airflow_connection")
+
+#: Tells what a job would tell, if anything, and returns 0 as in cluster mode.
+SUBMIT = """#!{python}
+import redis
+report = {report!r}
+if report:
+    redis.Redis.from_url({url!r}).xadd({key!r}, {{"data": report}})
+"""
+
+
+@pytest.fixture
+def publish(context, valkey_url, tmp_path, monkeypatch):
+    """Runs the operator with a spark-submit that returns 0 and leaves this report."""
+    operator = SparkPublishOperator(
+        task_id="publish", options={"table": "orders"}, to_stream="totals", secrets="none"
+    )
+    told = context(operator)
+    key = f"conquiet:spark:report:{TaskTry.of_context(told).task_instance}"
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    def run(report: dict | None):
+        text = None if report is None else json.dumps(report)
+        script = Path(tmp_path) / "spark-submit"
+        script.write_text(SUBMIT.format(python=sys.executable, url=valkey_url, key=key, report=text))
+        script.chmod(0o700)
+        return operator.execute(told)
+
+    run.key = key
+    return run
+
+
+def test_the_report_of_a_job_that_is_done_is_returned(publish):
+    report = {"job": "publish", "exit_code": 0, "messages": 3}
+
+    assert publish(report) == report
+
+
+def test_a_job_that_failed_fails_its_task_though_spark_submit_returned_0(publish):
+    with pytest.raises(AirflowException, match="Redis does not answer"):
+        publish({"job": "publish", "exit_code": 5, "error": "Redis does not answer"})
+
+
+def test_a_mistake_fails_its_task_without_retries_though_spark_submit_returned_0(publish):
+    with pytest.raises(AirflowFailException, match="no such topic"):
+        publish({"job": "publish", "exit_code": 3, "error": "no such topic"})
+
+
+def test_the_report_of_an_earlier_try_is_not_taken_for_that_of_this_one(publish, valkey):
+    valkey.xadd(publish.key, {"data": json.dumps({"job": "publish", "exit_code": 0, "messages": 3})})
+
+    with pytest.raises(AirflowException, match="left no report"):
+        publish(None)
