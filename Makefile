@@ -3,8 +3,8 @@
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name) 2>/dev/null)))
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Two cores by default; JOBS=0 runs the tests in one process.
-JOBS   ?= 2
+# One process for Spark, one for the orchestrators, one for the rest: most of them wait. JOBS=0 runs all in one.
+JOBS   ?= 3
 
 # A shell that forbids bytecode makes every start compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -51,4 +51,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and "site" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("airflow-standalone"))
+            item.add_marker(pytest.mark.xdist_group("orchestrators"))

@@ -19,7 +19,7 @@ from tests.services import database, open_engine, redis_server
 from tests.with_airflow.standalone import Standalone, connection_to
 
 # One Airflow at a time: it takes both cores to start.
-pytestmark = [pytest.mark.xdist_group("airflow-standalone"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("orchestrators"), pytest.mark.timeout(300)]
 
 BURST = 2_500
 #: Two events of each message are stored one by one, fifty to a hundred a second.

@@ -11,7 +11,7 @@ from dagster_conquiet import stream_asset_key
 from tests.eventually import eventually
 from tests.with_dagster.dagster_dev import dagster_dev
 
-pytestmark = [pytest.mark.xdist_group("dagster_dev"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("orchestrators"), pytest.mark.timeout(300)]
 
 
 def finished_run(instance, job_name, *statuses):

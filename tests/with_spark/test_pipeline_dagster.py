@@ -15,7 +15,7 @@ from conquiet.spark.jobs import JobError
 from dagster_conquiet import RedisStreamsResource, SparkJobSpec, build_spark_asset
 from tests.with_spark.submitting import submit_environment
 
-pytestmark = pytest.mark.xdist_group("dagster_and_spark")
+pytestmark = pytest.mark.xdist_group("orchestrators")
 
 BEHIND_ORDERS = ["published_totals", "order_totals"]
 

@@ -17,7 +17,7 @@ from tests.with_spark.job_runs import envelopes
 from tests.with_spark.standalone_cluster import spark_cluster
 from tests.with_spark.submitting import spark_submit, submit_environment
 
-pytestmark = [pytest.mark.xdist_group("spark_cluster"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 ROWS = 20_000
 

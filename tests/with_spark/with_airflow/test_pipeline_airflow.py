@@ -22,7 +22,7 @@ from tests.services import database, open_engine
 from tests.with_airflow.conftest import asset_events, xcom
 from tests.with_spark.submitting import spark_submit, submit_environment
 
-pytestmark = pytest.mark.xdist_group("airflow_and_spark")
+pytestmark = pytest.mark.xdist_group("orchestrators")
 
 DAGS = Path(__file__).parents[3] / "dags"
 PASSWORD = "hush/hush+1"
