@@ -12,10 +12,20 @@ from conquiet.mq import Topic
 
 def add_orders(client: redis.Redis, stream: str, numbers: range, **more: object) -> list[str]:
     """One entry for each number; returns the ids."""
+    return _add(client, stream, [("*", {"number": number, **more}) for number in numbers])
+
+
+def add_orders_evenly(client: redis.Redis, stream: str, count: int) -> list[str]:
+    """As many entries, ten in each millisecond, whatever the machine does meanwhile."""
+    ids = (f"{1_700_000_000_000 + number // 10}-{number % 10}" for number in range(count))
+    return _add(client, stream, [(entry_id, {"number": number}) for number, entry_id in enumerate(ids)])
+
+
+def _add(client: redis.Redis, stream: str, entries: list[tuple[str, dict[str, object]]]) -> list[str]:
     pipeline = client.pipeline(transaction=False)
-    for number in numbers:
-        pipeline.execute_command("XADD", stream, "*", "data", json.dumps({"number": number, **more}))
-    return [entry_id.decode() for entry_id in pipeline.execute()]
+    for entry_id, payload in entries:
+        pipeline.execute_command("XADD", stream, entry_id, "data", json.dumps(payload))
+    return [added.decode() for added in pipeline.execute()]
 
 
 def numbers_in(client: redis.Redis, *streams: str) -> list[int]:

@@ -13,7 +13,7 @@ from conquiet.spark import RedisStreamSource, register
 from conquiet.spark.batch_reader import StreamBatchReader
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.options import ReadOptions
-from tests.with_spark.server_side import add_orders
+from tests.with_spark.server_side import add_orders, add_orders_evenly
 
 
 def numbers_of(df) -> list[int]:
@@ -51,7 +51,7 @@ def test_a_topics_messages_have_key_headers_and_payload(read, valkey, topic):
 
 
 def test_many_tasks_read_one_stream_and_each_entry_once(read, valkey, stream):
-    add_orders(valkey, stream, range(20_000))
+    add_orders_evenly(valkey, stream, 20_000)
 
     df = read(stream=stream, rowsPerSplit=2_000)
 
