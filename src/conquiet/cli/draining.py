@@ -30,6 +30,8 @@ from conquiet.cli.values import Name, parse_duration
 from conquiet.errors import ConquietError, DrainError, text_of
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from conquiet.consume import DrainReport
     from conquiet.mq import Topic
     from conquiet.queue import RedisStreamsQueue
@@ -87,16 +89,13 @@ def drain(
             return drain_partitions(site, place, found, engine, limits)
         if partition:
             raise UsageError(f"{name!r} is no topic and has no partitions.")
-        if engine is None:
-            raise UsageError(
-                "A stream is drained into a database: --database, or the setting `database_url`."
-            )
+        into = _needed(engine)
         from conquiet.consume import drain as drain_stream
 
         limits |= {"batch_size": batch_size, "max_deliveries": max_deliveries, "quarantine_to": quarantine_to}
         queue = _queue(topic, site.group(group), consumer)
         code = _reported(
-            site, lambda: drain_stream(queue, found, engine, on_error=_on_error(on_error), **limits)
+            site, lambda: drain_stream(queue, found, into, on_error=_on_error(on_error), **limits)
         )
         _forget_own_name(queue, consumer)
         return code
@@ -140,13 +139,9 @@ def claim_stale(
         if (handler is None) == (to is None):
             raise UsageError("Say what becomes of them: --handler package.module:function, or --to CONSUMER.")
         if handler is None:
-            delivery, _ = _queue(topic, group, to).claim_page(min_idle_ms, max_messages)
-            ids = [msg.id for msg in delivery.messages] + [entry.id for entry in delivery.malformed]
+            ids = _given_to(_queue(topic, group, to), min_idle_ms, max_messages)
             return _show_claimed(site, name, group, ids, is_dry_run=False)
-        if engine is None:
-            raise UsageError(
-                "A stream is drained into a database: --database, or the setting `database_url`."
-            )
+        into = _needed(engine)
         from conquiet.consume import drain_stale
 
         found, queue = _load(handler), _queue(topic, group, None)
@@ -162,11 +157,23 @@ def claim_stale(
         code = _reported(
             site,
             lambda: drain_stale(
-                queue, found, engine, min_idle_ms=min_idle_ms, on_error=_on_error(on_error), **limits
+                queue, found, into, min_idle_ms=min_idle_ms, on_error=_on_error(on_error), **limits
             ),
         )
         _forget_own_name(queue, None)
         return code
+
+
+def _needed(engine: Engine | None) -> Engine:
+    if engine is None:
+        raise UsageError("A stream is drained into a database: --database, or the setting `database_url`.")
+    return engine
+
+
+def _given_to(queue: RedisStreamsQueue, min_idle_ms: int, max_messages: int) -> list[str]:
+    """Claim for the consumer of the queue, whoever that is; returns the ids."""
+    delivery, _ = queue.claim_page(min_idle_ms, max_messages)
+    return [msg.id for msg in delivery.messages] + [entry.id for entry in delivery.malformed]
 
 
 def _reported(site: Site, run: Callable[[], DrainReport]) -> int:
