@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+from opentelemetry.sdk.trace import TracerProvider
+
 from conquiet import (
     DbSession,
     DrainError,
@@ -13,6 +15,7 @@ from conquiet import (
     QueueMessage,
     drain,
     drain_stale,
+    tracing,
 )
 from conquiet.consume import Handler
 from tests.crashes.explorer import Scenario
@@ -20,6 +23,7 @@ from tests.crashes.site import BLOCK_MS, GROUP, WORKER, Site
 
 _HOUR_MS = 3_600_000
 _MAX_DELIVERIES = 3
+_EARLIER_TRY = "task-try-1"
 
 
 class PlannedError(Exception):
@@ -61,6 +65,19 @@ def three_stale_of_which_two_committed(site: Site) -> None:
     _make_stale(site, [msg.id for msg in read])
 
 
+def three_stale_of_which_two_committed_are_worn_out(site: Site) -> None:
+    """As above, and the two that are committed were delivered too often."""
+    three_stale_of_which_two_committed(site)
+    _make_stale(site, site.entry_ids()[:2], deliveries=_MAX_DELIVERIES)
+
+
+def two_of_an_earlier_try_and_two_new(site: Site) -> None:
+    """Four messages; an earlier try of the same task has read two, committed the first one, and died."""
+    _enqueue(site, 4)
+    read = site.queue_of(_EARLIER_TRY).read(BLOCK_MS, count=2)
+    _commit_without_ack(site, read[:1])
+
+
 def five_in_the_outbox(site: Site) -> None:
     """Six messages handled: five committed, the last rolled back with its outbox row."""
     _enqueue(site, 6)
@@ -83,6 +100,21 @@ def run_until_the_third(site: Site) -> None:
 def drain_by_twos(site: Site) -> None:
     """`drain`, two messages at a time until there are no more, so that acks travel with reads."""
     drain(site.queue, site.handle, site.engine, 10, batch_size=2, idle_ms=BLOCK_MS, inbox=site.inbox)
+
+
+def drain_traced(site: Site) -> None:
+    """As above with traces: each ack is then a call of its own, before the next read."""
+    tracing.enable(TracerProvider())
+    try:
+        drain_by_twos(site)
+    finally:
+        tracing.disable()
+
+
+def drain_and_take_back(site: Site) -> None:
+    """`drain` of a task that is tried again: first what its earlier try left."""
+    limits = {"batch_size": 2, "idle_ms": BLOCK_MS, "take_back_from": [_EARLIER_TRY]}
+    drain(site.queue, site.handle, site.engine, 10, inbox=site.inbox, **limits)
 
 
 def drain_and_renew(site: Site) -> None:
@@ -125,6 +157,10 @@ SCENARIOS = {
     "run_inbox": Scenario(prepare=three_new, run=run_until_the_third, has_inbox=True),
     "drain": Scenario(prepare=one_own_and_four_new, run=drain_by_twos),
     "drain_inbox": Scenario(prepare=one_own_committed_and_four_new, run=drain_by_twos, has_inbox=True),
+    "drain_traced": Scenario(prepare=one_own_committed_and_four_new, run=drain_traced, has_inbox=True),
+    "drain_take_back": Scenario(
+        prepare=two_of_an_earlier_try_and_two_new, run=drain_and_take_back, has_inbox=True
+    ),
     "drain_renew": Scenario(prepare=three_new, run=drain_and_renew),
     "drain_handler_fails": Scenario(prepare=one_own_and_four_new, run=drain_and_raise),
     "drain_continue": Scenario(prepare=one_own_and_four_new, run=drain_and_continue),
@@ -133,6 +169,12 @@ SCENARIOS = {
     ),
     "drain_stale_inbox": Scenario(
         prepare=three_stale_of_which_two_committed, run=drain_the_stale, has_inbox=True
+    ),
+    "drain_stale_worn_out": Scenario(
+        prepare=three_stale_of_which_two_committed_are_worn_out,
+        run=drain_the_stale,
+        has_inbox=True,
+        max_deliveries=_MAX_DELIVERIES,
     ),
     "outbox_relay": Scenario(prepare=five_in_the_outbox, run=relay_by_twos, has_outbox=True),
     "handler_with_outbox": Scenario(prepare=three_new, run=drain_by_twos, has_outbox=True),

@@ -67,6 +67,25 @@ def test_no_crash_point_of_drain_stale_with_an_inbox_repeats_an_effect(explore: 
     assert_kept(exploration, points=25)
 
 
+def test_no_crash_point_of_drain_stale_quarantines_what_is_committed(explore: Explore):
+    exploration = explore("drain_stale_worn_out")
+
+    assert_kept(exploration, points=15)
+
+
+def test_no_crash_point_of_a_drain_with_traces_repeats_an_effect(explore: Explore):
+    exploration = explore("drain_traced")
+
+    assert_kept(exploration, points=25)
+    assert "redis XACK replied" in exploration.points
+
+
+def test_no_crash_point_of_a_task_that_is_tried_again_repeats_an_effect(explore: Explore):
+    exploration = explore("drain_take_back")
+
+    assert_kept(exploration, points=20)
+
+
 def test_no_crash_point_of_a_relay_loses_an_outbox_message_or_changes_their_order(explore: Explore):
     exploration = explore("outbox_relay")
 
