@@ -17,11 +17,11 @@ from benchmarks.databases import ORDERS
 from benchmarks.errors import BenchmarkError
 from benchmarks.workload import GROUP, orders
 from conquiet.mq import Producer, RetryPolicy, Topic, Topics, WorkerConfig
-from conquiet.mq.leases import LeaseStore
-from conquiet.mq.partition import LeasedPartition
-from conquiet.mq.running import MessageRun
-from conquiet.mq.settlement import SettlementRules
-from conquiet.mq.worker import PartitionWorker
+from conquiet.mq.own.leases import LeaseStore
+from conquiet.mq.own.partition import LeasedPartition
+from conquiet.mq.own.running import MessageRun
+from conquiet.mq.own.settlement import SettlementRules
+from conquiet.mq.own.worker import PartitionWorker
 
 
 @dataclass(frozen=True, slots=True)

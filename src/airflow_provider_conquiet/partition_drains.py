@@ -34,7 +34,7 @@ class PartitionDrain:
 
         Raises:
             PartitionBusyError: somebody else drains this partition now.
-            DatabaseAwayError: the database could not be reached for the config's `max_outage_s`.
+            DatabaseUnavailableError: the database could not be reached for the config's `max_outage_s`.
         """
         watched = _WatchedHandler(handler)
         report = self._drain(watched, engine, should_stop)

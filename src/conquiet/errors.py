@@ -8,7 +8,7 @@ ConquietError
 ├── LeaseLostError              a partition changed hands; what was to be settled was not
 ├── DbError                     a transaction could not be opened or committed; nothing was acked
 │   ├── CommitUnknownError      a commit was sent and not confirmed
-│   └── DatabaseAwayError       the database cannot be reached; no message is at fault
+│   └── DatabaseUnavailableError       the database cannot be reached; no message is at fault
 ├── DrainError                  a drain ended with failed messages; `report`, `failures`
 ├── EmbeddedServerError         the private server could not be found, started or stopped
 ├── SettingsError               a setting is unknown, of the wrong kind, or cannot be read
@@ -135,7 +135,7 @@ class DbError(ConquietError):
     """The transaction was not committed as asked; the message it belongs to must not be acked."""
 
 
-class DatabaseAwayError(DbError):
+class DatabaseUnavailableError(DbError):
     """No connection to the database could be had; whatever message was at hand is not at fault."""
 
 

@@ -11,8 +11,8 @@ from sqlalchemy import insert
 from conquiet import DbSession
 from conquiet.errors import QueueError
 from conquiet.mq import Producer
-from conquiet.mq.dead_letters import DeadLetters
-from conquiet.mq.settlement import Settlement
+from conquiet.mq.dead_letters.letters import DeadLetters
+from conquiet.mq.own.settlement import Settlement
 from tests.crashes.mq_explorer import MqScenario
 from tests.crashes.mq_invariants import Name
 from tests.crashes.mq_site import GROUP, HOUR_MS, POLICY, MqSite, effects

@@ -12,11 +12,11 @@ from sqlalchemy import Column, Integer, MetaData, String, Table, insert
 from conquiet import DbSession, Inbox
 from conquiet.errors import QueueError
 from conquiet.mq import DeadLetter, MqMessage, Producer, RetryPolicy, Topics, WorkerConfig
-from conquiet.mq.leases import Lease, LeaseStore
-from conquiet.mq.partition import LeasedPartition
-from conquiet.mq.running import MessageRun
-from conquiet.mq.settlement import SettlementRules
-from conquiet.mq.worker import PartitionWorker
+from conquiet.mq.own.leases import Lease, LeaseStore
+from conquiet.mq.own.partition import LeasedPartition
+from conquiet.mq.own.running import MessageRun
+from conquiet.mq.own.settlement import SettlementRules
+from conquiet.mq.own.worker import PartitionWorker
 from conquiet.queue import open_client
 from tests.crashes.site import Address
 from tests.services import open_engine

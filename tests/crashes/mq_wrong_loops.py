@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conquiet.mq import Envelope
-from conquiet.mq.dead_letters import DeadLetters
+from conquiet.mq.dead_letters.letters import DeadLetters
 from tests.crashes.mq_explorer import MqScenario
 from tests.crashes.mq_scenarios import (
     names,

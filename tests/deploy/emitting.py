@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine
 
 from conquiet import QueueConfig, RedisStreamsQueue
-from conquiet.errors import DatabaseAwayError
+from conquiet.errors import DatabaseUnavailableError
 from conquiet.mq import Producer, RetryPolicy, Topic, TopicPolicies, Topics, drain_partition
 from tests.cli.processes import running
 from tests.eventually import eventually
@@ -125,7 +125,7 @@ def _miss_the_database(topic: Topic, producer: Producer, directory: Path) -> Non
             max_messages=1,
             config=quick(max_outage_s=0.05),
         )
-    except DatabaseAwayError:
+    except DatabaseUnavailableError:
         return
     raise AssertionError("the database was there")
 

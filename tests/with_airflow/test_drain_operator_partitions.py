@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from conquiet.mq import ConsumerConfig, DeadLetters, Message, Producer, RetryPolicy, Topics, drain_partition
-from conquiet.mq.leases import LeaseStore
+from conquiet.mq.own.leases import LeaseStore
 from tests.with_airflow import handlers
 from tests.with_airflow.conftest import xcom
 

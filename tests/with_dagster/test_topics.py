@@ -80,7 +80,7 @@ def test_materialising_a_partition_drains_the_partition_of_that_number_alone(
 
 
 def test_two_runs_never_drain_one_partition_at_once(topic, topic_spec, send, resources, instance):
-    from conquiet.mq.leases import LeaseStore
+    from conquiet.mq.own.leases import LeaseStore
 
     send(1, partition=0)
     LeaseStore(topic, "billing").acquire(0, "somebody else", 60_000)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import create_engine, insert, make_url, select
 
 from conquiet import Inbox
-from conquiet.errors import DatabaseAwayError
+from conquiet.errors import DatabaseUnavailableError
 from conquiet.mq import Producer, RetryPolicy, Topics
 from tests.eventually import eventually
 from tests.with_databases.conftest import only_on
@@ -81,7 +81,7 @@ def test_an_outage_uses_up_no_attempt_and_gives_up_no_message(db, engine, link, 
 
     place = {"topic": topic.name, "partition": "0", "group": GROUP}
     start(topic, write, engine=engine, inbox=inbox, config=quick(retry=ONCE, lease_ttl_ms=60_000))
-    eventually(lambda: metric("conquiet_mq_database_away_total", **place) >= 3)
+    eventually(lambda: metric("conquiet_mq_database_unavailable_total", **place) >= 3)
     deliveries = {count for _, count in pending(topic).values()}
     link.mend()
 
@@ -98,7 +98,7 @@ def test_an_outage_that_lasts_ends_the_consumer_and_hands_everything_back(engine
     running = start(topic, lambda msg, session: None, engine=engine, config=quick(max_outage_s=0.3))
     running.join()
 
-    assert isinstance(running.error, DatabaseAwayError)
+    assert isinstance(running.error, DatabaseUnavailableError)
     assert {count for _, count in pending(topic).values()} == {0}
     assert not topic.client.exists(topic.keys.lease(GROUP, 0))
     assert dead_letters(topic) == []
@@ -121,7 +121,7 @@ def test_a_partition_that_is_acquired_during_an_outage_does_not_end_a_consumer_w
 
     place = {"topic": topic.name, "partition": "0", "group": GROUP}
     running = start(topic, write, engine=engine, inbox=CutFirst(), config=quick(retry=ONCE))
-    eventually(lambda: metric("conquiet_mq_database_away_total", **place) >= 2)
+    eventually(lambda: metric("conquiet_mq_database_unavailable_total", **place) >= 2)
     assert running.is_running
     link.mend()
 

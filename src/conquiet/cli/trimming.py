@@ -11,7 +11,7 @@ from conquiet.cli.site import DryRunOption, Site, YesOption, command
 from conquiet.cli.values import Name, parse_duration
 
 if TYPE_CHECKING:
-    from conquiet.mq.retention import PartitionTrim
+    from conquiet.mq.look.retention import PartitionTrim
 
 
 def register(app: typer.Typer) -> None:

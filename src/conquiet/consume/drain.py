@@ -44,7 +44,7 @@ def drain(
         on_error: "raise" stops at the first failing message and raises its error with the report as
             `drain_report`; "continue" goes on and raises one `DrainError` at the end. A malformed entry never
             stops a drain: it counts as failed, and the drain ends with a `DrainError`. Without a
-            database every drain ends at once, with a `DatabaseAwayError`.
+            database every drain ends at once, with a `DatabaseUnavailableError`.
         max_failures: with "continue", how many failed messages end the drain.
         max_deliveries: as in `drain_stale`; without it, what fails each time is taken first each time.
         inbox: skip the handler of messages that were handled before.

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from conquiet.db import DbSession, Inbox
-from conquiet.errors import ConquietError, DatabaseAwayError, DbError
+from conquiet.errors import ConquietError, DatabaseUnavailableError, DbError
 from conquiet.masking import scrubbed, shown
 from conquiet.queue import QueueMessage
 
@@ -88,7 +88,7 @@ class MessageHandling:
         if connection is not None:
             connection.close()
 
-    def is_database_away(self) -> bool:
+    def is_database_unavailable(self) -> bool:
         """Whether no working connection can be had now."""
         try:
             with self._engine.connect() as connection:
@@ -118,7 +118,7 @@ class MessageHandling:
         try:
             return self._engine.connect()
         except SQLAlchemyError as error:
-            raise DatabaseAwayError(f"no connection to the database: {error}") from error
+            raise DatabaseUnavailableError(f"no connection to the database: {error}") from error
 
     def _record(self, msg: QueueMessage, session: DbSession) -> None:
         if self._inbox is None:

@@ -18,7 +18,7 @@ from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.sources import Source
 from conquiet.errors import (
     ConquietError,
-    DatabaseAwayError,
+    DatabaseUnavailableError,
     DrainError,
     DrainFailure,
     MalformedEntry,
@@ -199,7 +199,7 @@ class DrainLoop:
         except Exception as error:
             self._fail(msg.id, error)
             # Without a database the next ones would fail in the same way.
-            if self._limits.on_error == "raise" or isinstance(error, DatabaseAwayError):
+            if self._limits.on_error == "raise" or isinstance(error, DatabaseUnavailableError):
                 raise
             return
         except BaseException:

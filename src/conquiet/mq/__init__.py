@@ -6,33 +6,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from conquiet.errors import LeaseLostError, PartitionBusyError, TopicError
-from conquiet.mq.admin import MqAdmin
-from conquiet.mq.collector import MqCollector
-from conquiet.mq.consumer_config import ConsumerConfig
-from conquiet.mq.dead_letter_record import DeadLetterRecord
-from conquiet.mq.dead_letters import DeadLetterPage, DeadLetters, ReplayReport
+from conquiet.mq.dead_letters.letters import DeadLetterPage, DeadLetters, ReplayReport
+from conquiet.mq.dead_letters.record import DeadLetterRecord
 from conquiet.mq.envelope import Envelope, MqMessage
-from conquiet.mq.outcomes import Ack, DeadLetter, Retry
-from conquiet.mq.partitioners import (
+from conquiet.mq.look.admin import MqAdmin
+from conquiet.mq.look.collector import MqCollector
+from conquiet.mq.own.consumer_config import ConsumerConfig
+from conquiet.mq.own.outcomes import Ack, DeadLetter, Retry
+from conquiet.mq.own.retry import RetryPolicy
+from conquiet.mq.own.worker_config import WorkerConfig
+from conquiet.mq.send.partitioners import (
     ConsistentHashPartitioner,
     HashPartitioner,
     Partitioner,
     RoundRobinPartitioner,
 )
-from conquiet.mq.producer import Message, Producer
-from conquiet.mq.retry import RetryPolicy
+from conquiet.mq.send.producer import Message, Producer
 from conquiet.mq.topics import Topic, TopicPolicies, Topics, is_any_due_async, topic_streams_async
-from conquiet.mq.worker_config import WorkerConfig
 
 if TYPE_CHECKING:
-    from conquiet.mq.consumer import PartitionConsumer
-    from conquiet.mq.drain import PartitionDrainReport, drain_partition
+    from conquiet.mq.own.consumer import PartitionConsumer
+    from conquiet.mq.own.drain import PartitionDrainReport, drain_partition
 
 # Loaded on first use: who sends, looks or operates pays for no SQLAlchemy.
 _HOME_OF = {
-    "PartitionConsumer": "conquiet.mq.consumer",
-    "PartitionDrainReport": "conquiet.mq.drain",
-    "drain_partition": "conquiet.mq.drain",
+    "PartitionConsumer": "conquiet.mq.own.consumer",
+    "PartitionDrainReport": "conquiet.mq.own.drain",
+    "drain_partition": "conquiet.mq.own.drain",
 }
 
 __all__ = [

@@ -30,7 +30,7 @@ _METRICS: dict[str, tuple[Callable[..., Any], str, tuple[str, ...], dict[str, An
         {},
     ),
     "conquiet_mq_worker_failures_total": (Counter, "Workers that ended with a Redis error.", _PLACE, {}),
-    "conquiet_mq_database_away_total": (
+    "conquiet_mq_database_unavailable_total": (
         Counter,
         "Messages kept because the database could not be reached.",
         _PLACE,
@@ -87,7 +87,7 @@ _RARE = (
     "conquiet_mq_leases_lost_total",
     "conquiet_mq_fenced_total",
     "conquiet_mq_worker_failures_total",
-    "conquiet_mq_database_away_total",
+    "conquiet_mq_database_unavailable_total",
     "conquiet_mq_vanished_total",
 )
 

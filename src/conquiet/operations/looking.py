@@ -11,9 +11,9 @@ from redis import Redis
 from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
-from conquiet.mq.admin import MqAdmin
-from conquiet.mq.dead_letters import DeadLetters
-from conquiet.mq.group_stats import GroupStats
+from conquiet.mq.dead_letters.letters import DeadLetters
+from conquiet.mq.look.admin import MqAdmin
+from conquiet.mq.look.group_stats import GroupStats
 from conquiet.mq.topics import Topics
 from conquiet.operations.facts import GroupFacts, ServerFacts, TopicFacts
 from conquiet.queue import Client, ConsumerBacklog

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conquiet.errors import QueueError, TopicError
-from conquiet.mq.admin import MqAdmin
 from conquiet.mq.clock import server_ms
-from conquiet.mq.dead_letters import DeadLetters
+from conquiet.mq.dead_letters.letters import DeadLetters
+from conquiet.mq.look.admin import MqAdmin
 from conquiet.mq.topics import Topic, Topics
 from conquiet.operations.rates import Sample
 from conquiet.queue import Client

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conquiet.mq.assignment import fair_share, plan
+from conquiet.mq.own.assignment import fair_share, plan
 
 names = st.sets(st.text("abcdefgh", min_size=1, max_size=3), min_size=1, max_size=8)
 partition_counts = st.integers(1, 40)

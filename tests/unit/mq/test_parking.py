@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conquiet.mq import Envelope, MqMessage
-from conquiet.mq.parking import Parking
+from conquiet.mq.own.parking import Parking
 
 
 def message(number: int, key: str | None = "anna", delivery_count: int = 1) -> MqMessage:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conquiet.mq import ConsistentHashPartitioner, HashPartitioner, RoundRobinPartitioner
-from conquiet.mq.partitioners import stable_hash
+from conquiet.mq.send.partitioners import stable_hash
 
 KEYS = [f"customer-{n}" for n in range(4_000)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from conquiet.errors import MalformedEntry
 from conquiet.mq import Ack, DeadLetter, Envelope, MqMessage, Retry, RetryPolicy
-from conquiet.mq.settlement import Failure, Settlement, SettlementRules
+from conquiet.mq.own.settlement import Failure, Settlement, SettlementRules
 from conquiet.payload import decode_payload
 from conquiet.queue import QueueMessage
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from conquiet.mq import MqMessage, RetryPolicy, Topic
-from conquiet.mq.leases import LeaseStore
-from conquiet.mq.partition import LeasedPartition
-from conquiet.mq.settlement import Failure, Settlement, SettlementRules
+from conquiet.mq.own.leases import LeaseStore
+from conquiet.mq.own.partition import LeasedPartition
+from conquiet.mq.own.settlement import Failure, Settlement, SettlementRules
 from tests.with_redis.mq.consuming import GROUP
 
 NOW_MS = 1_700_000_000_000

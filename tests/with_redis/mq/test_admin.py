@@ -9,7 +9,7 @@ import redis
 
 from conquiet import QueueError
 from conquiet.mq import DeadLetters, MqAdmin, TopicError, Topics
-from conquiet.mq.leases import LeaseStore
+from conquiet.mq.own.leases import LeaseStore
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import GROUP, pending
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conquiet.mq import Envelope, TopicError
-from conquiet.mq.delayed import move_delayed
+from conquiet.mq.send.delayed import move_delayed
 from tests.eventually import eventually
 from tests.with_redis.mq.consuming import Seen, metric
 

@@ -21,7 +21,7 @@ from conquiet.mq import (
     TopicError,
     drain_partition,
 )
-from conquiet.mq.leases import LeaseStore
+from conquiet.mq.own.leases import LeaseStore
 from tests.conftest import effects
 from tests.eventually import eventually
 

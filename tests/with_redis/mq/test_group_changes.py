@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conquiet.mq import MqAdmin, Retry, TopicError
-from conquiet.mq.leases import LeaseStore
+from conquiet.mq.own.leases import LeaseStore
 from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import GROUP, pending, quick

@@ -10,7 +10,7 @@ import pytest
 from conquiet import EmbeddedServer
 from conquiet.errors import QueueError
 from conquiet.mq import Topics
-from conquiet.mq.leases import LeaseStore
+from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.servers import for_each_partition
 from conquiet.queue.connection import open_client
 from tests.with_redis.mq.consuming import GROUP

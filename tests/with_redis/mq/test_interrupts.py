@@ -8,7 +8,7 @@ import pytest
 
 from conquiet.errors import QueueError
 from conquiet.mq import Producer, Topics
-from conquiet.mq.leases import LeaseStore
+from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.scripts import script
 from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import Hand

@@ -13,9 +13,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, 
 
 from conquiet.errors import LeaseLostError, QueueError
 from conquiet.mq import Producer, Topic, Topics
-from conquiet.mq.leases import Lease, LeaseStore
-from conquiet.mq.partition import LeasedPartition
-from conquiet.mq.settlement import Settlement
+from conquiet.mq.own.leases import Lease, LeaseStore
+from conquiet.mq.own.partition import LeasedPartition
+from conquiet.mq.own.settlement import Settlement
 from conquiet.queue.connection import open_client
 from tests.services import redis_server
 from tests.with_redis.mq.consuming import GROUP, pending

@@ -136,7 +136,7 @@ def test_rare_events_are_counted_from_zero_on_so_that_their_first_is_an_increase
     start(topic, lambda msg: None)
     wait_until_finished(topic)
 
-    rare = ("leases_lost", "fenced", "worker_failures", "database_away", "vanished")
+    rare = ("leases_lost", "fenced", "worker_failures", "database_unavailable", "vanished")
     samples = [REGISTRY.get_sample_value(f"conquiet_mq_{name}_total", place) for name in rare]
     samples.append(REGISTRY.get_sample_value("conquiet_mq_settled_total", place | {"result": "dead"}))
     assert samples == [0] * 6

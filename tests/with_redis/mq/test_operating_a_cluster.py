@@ -10,8 +10,8 @@ from redis.cluster import RedisCluster
 
 from conquiet import EmbeddedServer
 from conquiet.mq import DeadLetters, MqAdmin, MqCollector, Producer, Retry, TopicError, Topics
-from conquiet.mq.delayed import move_delayed
-from conquiet.mq.leases import LeaseStore
+from conquiet.mq.own.leases import LeaseStore
+from conquiet.mq.send.delayed import move_delayed
 from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import GROUP, quick

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from conquiet.mq import DeadLetter, Message, MqAdmin, Retry, RetryPolicy, WorkerConfig
-from conquiet.mq.settlement import Settlement
+from conquiet.mq.own.settlement import Settlement
 from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, pending, quick, wait_until_finished

@@ -36,7 +36,7 @@ def test_messages_wait_for_a_database_that_is_not_there_yet(topic, send, start, 
     # A lease that no busy machine lets run out: whoever takes over cannot know what was begun.
     config = quick(retry=RetryPolicy(max_attempts=1), lease_ttl_ms=60_000)
     start(topic, write, engine=engine, config=config)
-    eventually(lambda: metric("conquiet_mq_database_away_total", **place(topic)) >= 3)
+    eventually(lambda: metric("conquiet_mq_database_unavailable_total", **place(topic)) >= 3)
     there = open_engine(f"sqlite:///{tmp_path}/effects.db")
     effects.create(there)
     there.dispose()

@@ -13,7 +13,7 @@ from sqlalchemy import insert, select
 from conquiet import EmbeddedServer, Inbox
 from conquiet.errors import QueueError
 from conquiet.mq import Message, Producer, RetryPolicy, Topics
-from conquiet.mq.leases import LeaseStore
+from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.scripts import script
 from conquiet.queue.connection import open_client
 from tests.conftest import effects

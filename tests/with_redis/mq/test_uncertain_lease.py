@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import insert, select
 
 from conquiet.mq import LeaseLostError, RetryPolicy, WorkerConfig
-from conquiet.mq.running import MessageRun
-from conquiet.mq.settlement import SettlementRules
-from conquiet.mq.worker import PartitionWorker
+from conquiet.mq.own.running import MessageRun
+from conquiet.mq.own.settlement import SettlementRules
+from conquiet.mq.own.worker import PartitionWorker
 from tests.conftest import effects
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import pending

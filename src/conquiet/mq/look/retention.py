@@ -11,7 +11,7 @@ from itertools import count
 from conquiet.arguments import check_non_negative_int
 from conquiet.errors import QueueError, TopicError
 from conquiet.logs import MessageLog, message_fields
-from conquiet.mq.group_stats import group_marks, group_names
+from conquiet.mq.look.group_stats import group_marks, group_names
 from conquiet.mq.metrics import emit
 from conquiet.mq.topics import Topic
 

@@ -10,8 +10,8 @@ from typing import TypedDict, TypeVar, Unpack
 from conquiet.arguments import check_non_negative_int, check_positive_int
 from conquiet.errors import TopicError
 from conquiet.mq.clock import server_ms
-from conquiet.mq.dead_letter_record import DeadLetterRecord
-from conquiet.mq.dead_letter_streams import DeadLetterStreams
+from conquiet.mq.dead_letters.record import DeadLetterRecord
+from conquiet.mq.dead_letters.streams import DeadLetterStreams
 from conquiet.mq.positions import Position
 from conquiet.mq.topics import Topic, Topics
 

@@ -10,8 +10,8 @@ from conquiet.errors import LeaseLostError
 from conquiet.logs import MessageLog
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import emit, observe_all
-from conquiet.mq.partition import Batch, LeasedPartition
-from conquiet.mq.settlement import Settlement
+from conquiet.mq.own.partition import Batch, LeasedPartition
+from conquiet.mq.own.settlement import Settlement
 from conquiet.tracing import active_traces
 
 _log = MessageLog(logging.getLogger(__name__))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from conquiet.arguments import check_positive_int
-from conquiet.mq.group_changes import (
+from conquiet.mq.look.group_changes import (
     PartitionReset,
     PrunedConsumer,
     delete_group,
     prune_consumers,
     reset_group,
 )
-from conquiet.mq.group_stats import GroupStats, group_marks, group_names, group_stats, partitions_with
-from conquiet.mq.ownership import GroupOwners, group_owners
-from conquiet.mq.pending import PendingPage, PendingQuery, PendingSort, pending_page
-from conquiet.mq.retention import PartitionTrim, Retention, trim_partition
-from conquiet.mq.topic_stats import TopicStats, topic_stats
+from conquiet.mq.look.group_stats import GroupStats, group_marks, group_names, group_stats, partitions_with
+from conquiet.mq.look.ownership import GroupOwners, group_owners
+from conquiet.mq.look.pending import PendingPage, PendingQuery, PendingSort, pending_page
+from conquiet.mq.look.retention import PartitionTrim, Retention, trim_partition
+from conquiet.mq.look.topic_stats import TopicStats, topic_stats
 from conquiet.mq.topics import Topics
 from conquiet.queue.connection import Client
 

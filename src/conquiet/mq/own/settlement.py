@@ -12,8 +12,8 @@ from typing import Any, Literal
 from conquiet.errors import MalformedEntry
 from conquiet.masking import mask
 from conquiet.mq.envelope import MqMessage
-from conquiet.mq.outcomes import Ack, DeadLetter, Outcome, Retry
-from conquiet.mq.retry import RetryPolicy
+from conquiet.mq.own.outcomes import Ack, DeadLetter, Outcome, Retry
+from conquiet.mq.own.retry import RetryPolicy
 
 SettlementKind = Literal["ack", "retry", "requeue", "dead", "hand_back", "begin"]
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from conquiet.errors import QueueError
 from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.clock import lease_clock
-from conquiet.mq.consumer_config import ConsumerConfig
-from conquiet.mq.leases import LeaseStore
 from conquiet.mq.metrics import GaugePart, count_acquired, emit
-from conquiet.mq.running import MessageRun
+from conquiet.mq.own.consumer_config import ConsumerConfig
+from conquiet.mq.own.leases import LeaseStore
+from conquiet.mq.own.running import MessageRun
+from conquiet.mq.own.worker import PartitionWorker
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic
-from conquiet.mq.worker import PartitionWorker
 
 _log = MessageLog(logging.getLogger(__name__))
 

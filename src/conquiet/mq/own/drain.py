@@ -17,18 +17,18 @@ from conquiet.db import Inbox
 from conquiet.errors import ConquietError, PartitionBusyError, QueueError, TopicError
 from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.clock import lease_clock
-from conquiet.mq.consumer_config import ConsumerConfig
-from conquiet.mq.delayed import move_delayed
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.keys import check_topic_part
-from conquiet.mq.leases import Lease, LeaseStore
 from conquiet.mq.metrics import count_acquired
-from conquiet.mq.partition import LeasedPartition
-from conquiet.mq.running import MessageRun, MqHandler, check_mq_handler
-from conquiet.mq.settlement import Failure, Settlement
+from conquiet.mq.own.consumer_config import ConsumerConfig
+from conquiet.mq.own.leases import Lease, LeaseStore
+from conquiet.mq.own.partition import LeasedPartition
+from conquiet.mq.own.running import MessageRun, MqHandler, check_mq_handler
+from conquiet.mq.own.settlement import Failure, Settlement
+from conquiet.mq.own.worker import PartitionWorker
+from conquiet.mq.own.worker_config import WorkerConfig
+from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.topics import Topic
-from conquiet.mq.worker import PartitionWorker
-from conquiet.mq.worker_config import WorkerConfig
 from conquiet.queue.message import entry_id_order
 
 _log = MessageLog(logging.getLogger(__name__))

@@ -7,10 +7,10 @@ from typing import Literal
 
 from conquiet.errors import TopicError
 from conquiet.mq.clock import server_ms
-from conquiet.mq.delayed import copies_for, forget
-from conquiet.mq.group_stats import partitions_with
-from conquiet.mq.ownership import live_members
+from conquiet.mq.look.group_stats import partitions_with
+from conquiet.mq.look.ownership import live_members
 from conquiet.mq.positions import Position
+from conquiet.mq.send.delayed import copies_for, forget
 from conquiet.mq.topics import Topic
 
 _LAST_SEQUENCE = 2**64 - 1

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from conquiet.arguments import check_name, check_positive_int
-from conquiet.mq.retry import RetryPolicy
-from conquiet.mq.settlement import SettlementRules
-from conquiet.mq.worker_config import WorkerConfig
+from conquiet.mq.own.retry import RetryPolicy
+from conquiet.mq.own.settlement import SettlementRules
+from conquiet.mq.own.worker_config import WorkerConfig
 from conquiet.queue import unique_consumer_name
 
 

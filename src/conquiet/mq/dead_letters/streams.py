@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from heapq import merge
 
 from conquiet.errors import TopicError
-from conquiet.mq.dead_letter_record import DeadLetterRecord
+from conquiet.mq.dead_letters.record import DeadLetterRecord
 from conquiet.mq.envelope import Envelope
 from conquiet.mq.positions import Position
 from conquiet.mq.topics import Topic

@@ -15,11 +15,11 @@ from conquiet.arguments import check_non_negative_int
 from conquiet.consume.handling import MessageHandling, check_handler, refuse_unfinished
 from conquiet.consume.handling import Outcome as Handled
 from conquiet.db import DbSession, Inbox, is_connection_lost
-from conquiet.errors import DatabaseAwayError, LeaseLostError
+from conquiet.errors import DatabaseUnavailableError, LeaseLostError
 from conquiet.logs import MessageLog, message_fields, naming_messages_of
 from conquiet.mq.envelope import MqMessage
-from conquiet.mq.outcomes import Ack, DeadLetter, Outcome, Retry
-from conquiet.mq.settlement import Failure, Settlement, SettlementRules
+from conquiet.mq.own.outcomes import Ack, DeadLetter, Outcome, Retry
+from conquiet.mq.own.settlement import Failure, Settlement, SettlementRules
 from conquiet.queue import QueueMessage
 from conquiet.tracing import Where, active_traces
 
@@ -61,7 +61,7 @@ class MessageRun:
 
         Raises:
             LeaseLostError: the lease went away while the handler ran; nothing was committed.
-            DatabaseAwayError: the database cannot be reached: the message is not settled, but handled again.
+            DatabaseUnavailableError: the database cannot be reached: the message is not settled, but handled again.
         """
         self.handled = msg
         try:
@@ -130,14 +130,20 @@ class MessageRun:
         return None
 
     def _refuse_outage(self, msg: MqMessage, error: Exception) -> None:
-        if isinstance(error, DatabaseAwayError):
+        if isinstance(error, DatabaseUnavailableError):
             raise error
-        if self._handling is None or not is_connection_lost(error) or not self._handling.is_database_away():
+        if (
+            self._handling is None
+            or not is_connection_lost(error)
+            or not self._handling.is_database_unavailable()
+        ):
             return
         # One that takes the database down each time is not spared for ever.
         self._losses = {msg.id: self._losses.get(msg.id, 0) + 1}
         if self._losses[msg.id] <= self._rules.policy.max_attempts:
-            raise DatabaseAwayError(f"the database went away while {msg.id} was handled: {error}") from error
+            raise DatabaseUnavailableError(
+                f"the database went away while {msg.id} was handled: {error}"
+            ) from error
 
     def _in_transaction(self, _source: QueueMessage, session: DbSession) -> None:
         outcome = _outcome(self._handler(self.handled, session))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from conquiet.errors import LeaseLostError, MalformedEntry, QueueError
 from conquiet.logs import message_fields
 from conquiet.mq.envelope import Envelope, MqMessage, check_envelope
-from conquiet.mq.leases import Lease, LeaseStore
-from conquiet.mq.settlement import Settlement
+from conquiet.mq.own.leases import Lease, LeaseStore
+from conquiet.mq.own.settlement import Settlement
 from conquiet.mq.topics import Topic
 from conquiet.payload import decode_payload
 from conquiet.queue.message import data_of, delivery_of, pairs_of

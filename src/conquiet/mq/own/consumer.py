@@ -13,21 +13,21 @@ from sqlalchemy import Engine
 from conquiet.db import Inbox
 from conquiet.errors import LeaseLostError, QueueError, TopicError
 from conquiet.logs import MessageLog, message_fields
-from conquiet.mq.assignment import plan
 from conquiet.mq.clock import lease_clock
-from conquiet.mq.consumer_config import ConsumerConfig
-from conquiet.mq.delayed import move_delayed
 from conquiet.mq.keys import check_topic_part
-from conquiet.mq.leases import LeaseStore
+from conquiet.mq.look.retention import Trimmer
 from conquiet.mq.metrics import emit
-from conquiet.mq.outage import Outage
-from conquiet.mq.owned import OwnedPartitions
-from conquiet.mq.partition import LeasedPartition
-from conquiet.mq.retention import Trimmer
-from conquiet.mq.running import MessageRun, MqHandler, check_mq_handler
+from conquiet.mq.own.assignment import plan
+from conquiet.mq.own.consumer_config import ConsumerConfig
+from conquiet.mq.own.leases import LeaseStore
+from conquiet.mq.own.outage import Outage
+from conquiet.mq.own.owned import OwnedPartitions
+from conquiet.mq.own.partition import LeasedPartition
+from conquiet.mq.own.running import MessageRun, MqHandler, check_mq_handler
+from conquiet.mq.own.worker import PartitionWorker
+from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic, Topics
-from conquiet.mq.worker import PartitionWorker
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -109,7 +109,7 @@ class PartitionConsumer:
 
         Raises:
             QueueError: Redis was away, or refused the work on a partition, for longer than `max_outage_s`.
-            DatabaseAwayError: no connection to the database could be had for that time.
+            DatabaseUnavailableError: no connection to the database could be had for that time.
             TopicError: the topic was deleted.
             RuntimeError: it runs already, or has run; each run needs a consumer of its own.
         """

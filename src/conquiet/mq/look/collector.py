@@ -9,10 +9,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from conquiet.errors import QueueError, TopicError
-from conquiet.mq.admin import MqAdmin
-from conquiet.mq.dead_letters import DeadLetters
-from conquiet.mq.group_stats import GroupStats
-from conquiet.mq.ownership import GroupOwners, group_owners
+from conquiet.mq.dead_letters.letters import DeadLetters
+from conquiet.mq.look.admin import MqAdmin
+from conquiet.mq.look.group_stats import GroupStats
+from conquiet.mq.look.ownership import GroupOwners, group_owners
 from conquiet.mq.topics import Topics
 from conquiet.queue.connection import Client
 

@@ -12,8 +12,8 @@ from conquiet.arguments import check_name, check_non_negative_int, check_positiv
 from conquiet.errors import TopicError
 from conquiet.mq.envelope import Envelope
 from conquiet.mq.metrics import count_produced
-from conquiet.mq.once import Added, OnceEntry, add_all_once, add_once
-from conquiet.mq.partitioners import HashPartitioner, Partitioner
+from conquiet.mq.send.once import Added, OnceEntry, add_all_once, add_once
+from conquiet.mq.send.partitioners import HashPartitioner, Partitioner
 from conquiet.mq.topics import Topic, Topics
 from conquiet.payload import Payload
 from conquiet.queue.connection import Client, add_entries, queue_error

@@ -8,17 +8,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from conquiet.errors import DatabaseAwayError, LeaseLostError, MalformedEntry, QueueError
+from conquiet.errors import DatabaseUnavailableError, LeaseLostError, MalformedEntry, QueueError
 from conquiet.logs import MessageLog
-from conquiet.mq.attempts import Attempts, HandleMessage
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import emit
-from conquiet.mq.parking import Parking
-from conquiet.mq.partition import Batch, LeasedPartition
-from conquiet.mq.settlement import Settlement, SettlementRules
-from conquiet.mq.settling import Settling
-from conquiet.mq.worker_config import WorkerConfig
+from conquiet.mq.own.attempts import Attempts, HandleMessage
+from conquiet.mq.own.parking import Parking
+from conquiet.mq.own.partition import Batch, LeasedPartition
+from conquiet.mq.own.settlement import Settlement, SettlementRules
+from conquiet.mq.own.settling import Settling
+from conquiet.mq.own.worker_config import WorkerConfig
 from conquiet.queue.connection import longest_block_ms
 from conquiet.queue.message import entry_id_order
 
@@ -88,7 +88,7 @@ class PartitionWorker:
         Raises:
             LeaseLostError: another consumer may own the partition; what was not settled is handled again.
             QueueError: Redis failed.
-            DatabaseAwayError: the database could not be reached for `max_outage_s`.
+            DatabaseUnavailableError: the database could not be reached for `max_outage_s`.
         """
         try:
             while not self._has_to_stop():
@@ -204,7 +204,7 @@ class PartitionWorker:
         kept = self._failures.pop(msg.id, b"")
         try:
             settlement = self.attempts.settlement_of(msg, kept)
-        except DatabaseAwayError as error:
+        except DatabaseUnavailableError as error:
             # Begun and not failed: it is handled again as the same attempt, before all others.
             self._held.appendleft(msg)
             if kept:

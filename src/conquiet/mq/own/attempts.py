@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from conquiet.errors import DatabaseAwayError
+from conquiet.errors import DatabaseUnavailableError
 from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import emit
-from conquiet.mq.outage import Outage
-from conquiet.mq.settlement import Failure, Settlement, SettlementRules
-from conquiet.mq.settling import Settling
+from conquiet.mq.own.outage import Outage
+from conquiet.mq.own.settlement import Failure, Settlement, SettlementRules
+from conquiet.mq.own.settling import Settling
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -56,7 +56,7 @@ class Attempts:
         """Make the attempt, given what Redis kept of earlier failures.
 
         Raises:
-            DatabaseAwayError: it was none; see `bear`.
+            DatabaseUnavailableError: it was none; see `bear`.
         """
         now_ms = _now_ms()
         failure = Failure.decode(kept, now_ms, msg.envelope.failure)
@@ -66,9 +66,9 @@ class Attempts:
         settlement.context = msg.context
         return settlement
 
-    def bear(self, msg: MqMessage, error: DatabaseAwayError) -> None:
+    def bear(self, msg: MqMessage, error: DatabaseUnavailableError) -> None:
         """Tell that the message waits for the database; raises the error if that has lasted too long."""
-        emit("conquiet_mq_database_away_total", 1, msg.topic, str(msg.partition), msg.group)
+        emit("conquiet_mq_database_unavailable_total", 1, msg.topic, str(msg.partition), msg.group)
         place = (msg.partition, msg.topic, msg.group, msg.id, error)
         _log.warning(
             "partition %s of topic %r for group %r keeps entry %s until the database is back: %s",

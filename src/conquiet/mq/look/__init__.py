@@ -1,0 +1,1 @@
+"""Looking at topics and groups, and the changes that an administrator makes."""

@@ -1,0 +1,1 @@
+"""Owning partitions: leases, assignment, and the consumer that handles what its partitions deliver."""

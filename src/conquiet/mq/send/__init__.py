@@ -1,0 +1,1 @@
+"""Sending: producers, partitioners, messages that are sent once or later."""
