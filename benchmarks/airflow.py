@@ -22,7 +22,7 @@ from benchmarks.databases import use_wal
 from benchmarks.errors import BenchmarkError
 from benchmarks.measurement import Comparison, Figure, Measurement
 from benchmarks.workload import GROUP, Workload, insert_order, orders_to_insert
-from conquiet import QueueConfig, RedisStreamsQueue, drain
+from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue, drain
 
 # Airflow makes its home when it is imported; not in the home of whoever measures.
 _HOME = tempfile.TemporaryDirectory(prefix="conquiet-bench-airflow-")
@@ -87,7 +87,7 @@ def _drain(task: Task) -> None:
     config = QueueConfig(task.workload.stream, GROUP, "script")
     engine = create_engine(task.db_url)
     with RedisStreamsQueue.from_url(task.redis_url, config) as queue:
-        drain(queue, insert_order, engine, task.workload.messages)
+        drain(queue, insert_order, engine, DrainLimits(max_messages=task.workload.messages))
     engine.dispose()
 
 

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 from sqlalchemy import create_engine
 
-from conquiet import open_client
+from conquiet import DrainLimits, open_client
 from conquiet.mq import Topics, drain_partition
 
 
@@ -22,7 +22,9 @@ def main(url: str, topic: str, group: str, database_url: str) -> None:
     engine = create_engine(database_url)
     with open_client(url) as client:
         opened = Topics(client).open(topic)
-        drain_partition(opened, 0, group, lambda msg, session: None, engine, max_messages=1_000, idle_ms=50)
+        drain_partition(
+            opened, 0, group, lambda msg, session: None, engine, DrainLimits(max_messages=1_000, idle_ms=50)
+        )
     engine.dispose()
     provider.shutdown()
 

@@ -8,7 +8,7 @@ from threading import Timer
 from benchmarks import raw_loops
 from benchmarks.measurement import Comparison, Measurement
 from benchmarks.workload import Workload, insert_order, orders_to_ignore, orders_to_insert
-from conquiet import DbSession, Inbox, QueueConsumer, QueueMessage, drain
+from conquiet import DbSession, DrainLimits, Inbox, QueueConsumer, QueueMessage, drain
 
 #: Ends a run that lost messages; the check after it then says how many.
 _GIVE_UP_S = 60
@@ -35,11 +35,11 @@ def run_until_done(work: Workload, inbox: Inbox | None = None) -> None:
 
 
 def drain_all(work: Workload, inbox: Inbox | None = None) -> None:
-    drain(work.queue, insert_order, work.engine, work.messages, inbox=inbox)
+    drain(work.queue, insert_order, work.engine, DrainLimits(max_messages=work.messages), inbox=inbox)
 
 
 def drain_doing_nothing(work: Workload) -> None:
-    drain(work.queue, lambda _msg, _session: None, work.engine, work.messages)
+    drain(work.queue, lambda _msg, _session: None, work.engine, DrainLimits(max_messages=work.messages))
 
 
 def run_with_inbox(work: Workload) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.databases import open_database
 from benchmarks.workload import CONSUMER, GROUP, insert_order
-from conquiet import QueueConfig, RedisStreamsQueue, drain
+from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue, drain
 
 #: Drained before the baseline is taken, so that imports and caches do not count as growth.
 WARM_UP = 1_000
@@ -19,10 +19,10 @@ def growth_mb(url: str, stream: str, directory: Path) -> float:
     """The peak of the resident memory less what it was after the warm-up."""
     config = QueueConfig(stream, GROUP, CONSUMER)
     with RedisStreamsQueue.from_url(url, config) as queue, open_database("sqlite", directory) as database:
-        drain(queue, insert_order, database.ours, WARM_UP)
+        drain(queue, insert_order, database.ours, DrainLimits(max_messages=WARM_UP))
         gc.collect()
         baseline = _status_mb("VmRSS")
-        drain(queue, insert_order, database.ours, MESSAGES)
+        drain(queue, insert_order, database.ours, DrainLimits(max_messages=MESSAGES))
         return _status_mb("VmHWM") - baseline
 
 

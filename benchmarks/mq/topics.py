@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ from benchmarks.bench import Bench
 from benchmarks.databases import ORDERS
 from benchmarks.errors import BenchmarkError
 from benchmarks.workload import GROUP, orders
-from conquiet.mq import Producer, RetryPolicy, Topic, Topics, WorkerConfig
+from conquiet import DrainLimits
+from conquiet.consume.engine import DrainLoop
+from conquiet.consume.handling import MessageHandling
+from conquiet.mq import ConsumerConfig, Producer, Topic, Topics
+from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.own.partition import LeasedPartition
-from conquiet.mq.own.running import MessageRun
-from conquiet.mq.own.settlement import SettlementRules
-from conquiet.mq.own.worker import PartitionWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,6 @@ def work_through(
     lease = leases.acquire(0, "bench", 600_000)
     if lease is None:
         raise BenchmarkError("the partition has another owner")
-    rules = SettlementRules(policy=RetryPolicy(), mode="in_place", consumer="bench")
-    gate = threading.Event()
-    gate.set()
     left = messages
 
     def count_down(*arguments: Any) -> None:
@@ -89,13 +86,15 @@ def work_through(
         handler(*arguments)
         left -= 1
         if not left:
-            worker.stop()
+            loop.stop()
 
-    with MessageRun(count_down, rules, engine=engine, inbox=None, check_lease=lambda: None) as run:
-        partition = LeasedPartition(work.topic, GROUP, lease, leases)
-        worker = PartitionWorker(partition, run, rules, WorkerConfig(), gate)
-        worker.lease_is_certain_until = float("inf")
-        worker.work()
+    partition = LeasedPartition(work.topic, GROUP, lease, leases)
+    channel = PartitionChannel(partition, ConsumerConfig(consumer_name="bench"))
+    channel.lease_is_certain_until = float("inf")
+    limits = DrainLimits(max_messages=None, idle_ms=None, max_failures=None)
+    with MessageHandling(count_down, engine, before_commit=channel.check_lease) as handling:
+        loop = DrainLoop(channel, handling, limits)
+        loop.run()
     leases.release(lease)
 
 

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from conquiet.consume import (
+        Ack,
+        DeadLetter,
+        DrainLimits,
         DrainReport,
         OutboxRelay,
         QueueConsumer,
+        Retry,
         drain,
         drain_stale,
         install_signal_handlers,
@@ -45,12 +49,15 @@ __version__ = "0.1.0"
 
 # Loaded on first use: `import conquiet` pays for neither SQLAlchemy nor redis-py.
 _HOME_OF = {
+    "Ack": "conquiet.consume",
     "BacklogStats": "conquiet.queue",
     "ConquietError": "conquiet.errors",
     "DbError": "conquiet.errors",
     "DbSession": "conquiet.db",
+    "DeadLetter": "conquiet.consume",
     "DrainError": "conquiet.errors",
     "DrainFailure": "conquiet.errors",
+    "DrainLimits": "conquiet.consume",
     "DrainReport": "conquiet.consume",
     "EmbeddedServer": "conquiet.embedded",
     "EmbeddedServerError": "conquiet.errors",
@@ -64,6 +71,7 @@ _HOME_OF = {
     "QueueError": "conquiet.errors",
     "QueueMessage": "conquiet.queue",
     "RedisStreamsQueue": "conquiet.queue",
+    "Retry": "conquiet.consume",
     "StreamWriter": "conquiet.queue",
     "drain": "conquiet.consume",
     "drain_stale": "conquiet.consume",
@@ -78,12 +86,15 @@ _HOME_OF = {
 }
 
 __all__ = [
+    "Ack",
     "BacklogStats",
     "ConquietError",
     "DbError",
     "DbSession",
+    "DeadLetter",
     "DrainError",
     "DrainFailure",
+    "DrainLimits",
     "DrainReport",
     "EmbeddedServer",
     "EmbeddedServerError",
@@ -97,6 +108,7 @@ __all__ = [
     "QueueError",
     "QueueMessage",
     "RedisStreamsQueue",
+    "Retry",
     "StreamWriter",
     "drain",
     "drain_stale",

@@ -5,10 +5,11 @@ ConquietError
 │   └── MalformedEntryError     a read met entries that are not `data` = JSON object; they stay pending
 ├── TopicError                  a topic is not there, is there with other partitions, or would shrink
 │   └── PartitionBusyError      somebody else owns the partition
-├── LeaseLostError              a partition changed hands; what was to be settled was not
+├── LeaseLostError              another consumer may own the partition; what was to be settled was not
 ├── DbError                     a transaction could not be opened or committed; nothing was acked
 │   ├── CommitUnknownError      a commit was sent and not confirmed
 │   └── DatabaseUnavailableError       the database cannot be reached; no message is at fault
+├── MessageRejectedError        a handler answered what nobody can act on; its message stays pending
 ├── DrainError                  a drain ended with failed messages; `report`, `failures`
 ├── EmbeddedServerError         the private server could not be found, started or stopped
 ├── SettingsError               a setting is unknown, of the wrong kind, or cannot be read
@@ -17,7 +18,6 @@ ConquietError
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,13 +59,9 @@ class MalformedEntry:
     delivery_count: int
     reason: str
 
-    def fields_base64(self) -> list[list[str]]:
-        """Names and values in full; raw bytes need not be text."""
-        return [[base64.b64encode(part).decode() for part in pair] for pair in self.fields]
-
 
 class MalformedEntryError(QueueError):
-    """A read met malformed entries; they stay pending until somebody acks or quarantines them by id.
+    """A read met malformed entries; they stay pending until somebody acks them or makes them dead letters.
 
     `entries` are the malformed ones, `messages` the well-formed `QueueMessage`s of the same read:
     those were delivered too and are the caller's to handle.
@@ -90,7 +86,7 @@ class MalformedEntryError(QueueError):
             group=group,
             reason=(
                 f"entry {first.id}{others} is malformed: {first.reason}; fields {_shown(first.fields)}. "
-                "It stays pending: ack it by id to drop it, or quarantine it"
+                "It stays pending: ack it by id to drop it, or drain with max_deliveries for a dead letter"
             ),
         )
 
@@ -111,8 +107,8 @@ class PartitionBusyError(TopicError):
         self.group = group
         super().__init__(
             topic,
-            f"has partition {partition} in the hands of another consumer of group {group!r}; "
-            "`MqAdmin.owners` tells whose, and it is free again when that one stops or its lease ends",
+            f"has partition {partition} leased to another consumer of group {group!r}; `MqAdmin.owners` names "
+            "it, and the partition is free when that one stops or its lease expires",
         )
 
 
@@ -128,6 +124,18 @@ class LeaseLostError(ConquietError):
         super().__init__(
             f"{owner!r} lost its lease (epoch {epoch}) on partition {partition} of topic {topic!r} "
             f"for group {group!r}"
+        )
+
+
+class MessageRejectedError(ConquietError):
+    """A handler answered with a `Retry` or `DeadLetter` where nobody can act on it; its message is pending."""
+
+    def __init__(self, entry_id: str, *, stream: str, answer: object) -> None:
+        self.entry_id = entry_id
+        self.stream = stream
+        self.answer = answer
+        super().__init__(
+            f"the handler of entry {entry_id} of stream {stream!r} answered {answer!r}: it stays pending"
         )
 
 

@@ -34,7 +34,7 @@ def drain_in_step(context: Context, spec: DrainSpec, config: DrainConfig) -> tup
         left = attempt.earlier_names(queue.consumer_names())
         if left:
             context.log.info("takes back what %d earlier attempts left: %s", len(left), ", ".join(left))
-        limits = _limits(spec, config) | {"idle_ms": config.idle_ms, "take_back_from": left}
+        limits = _limits(spec, config) | {"idle_ms": config.idle_ms, "take_over_from": left}
         return _run(context, spec, queue, drain, limits)
 
 

@@ -20,7 +20,6 @@ from conquiet.mq import (
     Retry,
     RetryPolicy,
     Topics,
-    WorkerConfig,
 )
 from conquiet.queue import open_client
 from tests.chaos.plan import GROUP, LEASE_TTL_MS, TOPIC, WorkerOrder, effects, open_database, temper_of
@@ -84,7 +83,8 @@ def work(order: WorkerOrder) -> None:
             lease_ttl_ms=LEASE_TTL_MS,
             # Every worker that dies counts as an attempt at all that it had read.
             retry=RetryPolicy(max_attempts=1_000, base_delay_ms=20, max_delay_ms=300),
-            worker=WorkerConfig(ordering="strict", block_ms=500),
+            ordering="strict",
+            block_ms=500,
         ),
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())

@@ -50,7 +50,7 @@ def stream_consumer(client) -> None:
         assert drain(queue, lambda msg, session: None, engine, max_messages=3, idle_ms=50).handled == 3
         QueueConsumer(queue).next(50)
     with queue_of(client, "worker-2") as other:
-        report = drain(other, lambda msg, session: None, engine, 2, idle_ms=50, take_back_from=["worker-1"])
+        report = drain(other, lambda msg, session: None, engine, 2, idle_ms=50, take_over_from=["worker-1"])
         assert report.handled == 2
         other.read(50, count=2)
     with queue_of(client, "worker-3") as last:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
-from conquiet import OutboxRelay, drain, drain_stale
+from conquiet import DrainLimits, OutboxRelay, drain, drain_stale
 from tests.crashes.invariants import broken_by_crash, broken_by_recovery, look
 from tests.crashes.points import CRASHED, CrashPoints, Fault
 from tests.crashes.site import Address, Site
@@ -30,9 +30,9 @@ class Scenario:
     run: Callable[[Site], None]
     has_inbox: bool = False
     has_outbox: bool = False
-    #: Of the recovery's `drain_stale`, and how many entries are in quarantine after it.
+    #: Of the recovery's `drain_stale`, and how many entries are in the dead letters after it.
     max_deliveries: int | None = None
-    quarantined: int = 0
+    dead_lettered: int = 0
     max_points: int = 300
     #: A child that takes longer is killed, and that is a violation.
     timeout_s: int = 20
@@ -160,16 +160,18 @@ class Explorer:
                 self._recover(site, undelivered=len(left.stream) - len(left.delivered))
             except Exception as error:
                 broken.append(f"the recovery failed: {error!r}")
-            expected = self._scenario.quarantined
-            broken += broken_by_recovery(look(site), enqueued, site, quarantined=expected)
+            expected = self._scenario.dead_lettered
+            broken += broken_by_recovery(look(site), enqueued, site, dead_lettered=expected)
             site.delete_streams()
         return broken
 
     def _recover(self, site: Site, *, undelivered: int) -> None:
         work = (site.queue_of("operator"), site.handle, site.engine)
         limit = self._scenario.max_deliveries
-        drain_stale(*work, 100, min_idle_ms=0, max_deliveries=limit, inbox=site.inbox)
+        drain_stale(
+            *work, DrainLimits(max_deliveries=limit, on_error="raise"), min_idle_ms=0, inbox=site.inbox
+        )
         if undelivered:
-            drain(*work, undelivered, inbox=site.inbox)
+            drain(*work, DrainLimits(max_messages=undelivered, on_error="raise"), inbox=site.inbox)
         if site.outbox is not None:
             OutboxRelay(site.engine, site.client, site.outbox).relay()

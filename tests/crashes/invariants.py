@@ -21,7 +21,7 @@ class Snapshot:
     stream: list[str]
     delivered: set[str]
     pending: set[str]
-    quarantined: list[str]
+    dead_lettered: list[str]
     #: Committed effects, doubles included.
     effects: list[str]
     #: Committed outbox rows that are not published, and what was published.
@@ -45,7 +45,7 @@ def look(site: Site) -> Snapshot:
         stream=site.entry_ids(),
         delivered=set(site.entry_ids(last=group["last-delivered-id"])),
         pending={row["message_id"] for row in client.xpending_range(site.stream, GROUP, "-", "+", _ALL)},
-        quarantined=_named_ids(client.xrange(site.quarantine)),
+        dead_lettered=_named_ids(client.xrange(site.dead_letters), "originalMessageId"),
         effects=committed,
         waiting=[json.loads(data)["id"] for data in waiting],
         published=_named_ids(client.xrange(site.outbox_stream)),
@@ -55,7 +55,7 @@ def look(site: Site) -> Snapshot:
 def broken_by_crash(seen: Snapshot, enqueued: list[str], site: Site) -> Iterator[str]:
     """What no crash may leave behind, not even for a moment."""
     yield from _each(set(enqueued) - set(seen.stream), "is gone from the stream")
-    finished = {*seen.effects, *seen.quarantined}
+    finished = {*seen.effects, *seen.dead_lettered}
     yield from _each(seen.delivered - seen.pending - finished, "was acked without its committed effect")
     if site.inbox is not None:
         yield from _each(_doubles(seen.effects), "has its effect twice in spite of the inbox")
@@ -65,15 +65,17 @@ def broken_by_crash(seen: Snapshot, enqueued: list[str], site: Site) -> Iterator
         yield from _each(told - set(seen.effects), "has an outbox message but no effect")
 
 
-def broken_by_recovery(seen: Snapshot, enqueued: list[str], site: Site, *, quarantined: int) -> Iterator[str]:
+def broken_by_recovery(
+    seen: Snapshot, enqueued: list[str], site: Site, *, dead_lettered: int
+) -> Iterator[str]:
     """What must be so once another consumer has finished the work of the dead one."""
     yield from broken_by_crash(seen, enqueued, site)
-    yield from _each(set(enqueued) - {*seen.effects, *seen.quarantined}, "was never handled")
+    yield from _each(set(enqueued) - {*seen.effects, *seen.dead_lettered}, "was never handled")
     yield from _each(seen.pending, "is still pending")
     yield from _each(set(enqueued) - seen.delivered, "was never delivered")
     yield from _each(seen.waiting, "is still in the outbox")
-    if len(seen.quarantined) != quarantined:
-        yield f"{len(seen.quarantined)} entries are in quarantine and not {quarantined}: {seen.quarantined}"
+    if len(seen.dead_lettered) != dead_lettered:
+        yield f"{len(seen.dead_lettered)} dead letters and not {dead_lettered}: {seen.dead_lettered}"
     if site.outbox is not None and _firsts(seen.published) != _firsts(seen.effects):
         yield f"published in the order {seen.published}, committed in the order {seen.effects}"
 
@@ -82,8 +84,8 @@ def _each(entry_ids: Collection[str], problem: str) -> Iterator[str]:
     return (f"{entry_id} {problem}" for entry_id in sorted(entry_ids))
 
 
-def _named_ids(entries: list[tuple[str, dict[str, str]]]) -> list[str]:
-    return [json.loads(fields["data"])["id"] for _, fields in entries]
+def _named_ids(entries: list[tuple[str, dict[str, str]]], member: str = "id") -> list[str]:
+    return [json.loads(fields["data"])[member] for _, fields in entries]
 
 
 def _doubles(entry_ids: list[str]) -> set[str]:

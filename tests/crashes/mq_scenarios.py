@@ -9,10 +9,10 @@ from contextlib import suppress
 from sqlalchemy import insert
 
 from conquiet import DbSession
+from conquiet.consume.outcome import Settlement
 from conquiet.errors import QueueError
 from conquiet.mq import Producer
 from conquiet.mq.dead_letters.letters import DeadLetters
-from conquiet.mq.own.settlement import Settlement
 from tests.crashes.mq_explorer import MqScenario
 from tests.crashes.mq_invariants import Name
 from tests.crashes.mq_site import GROUP, HOUR_MS, POLICY, MqSite, effects

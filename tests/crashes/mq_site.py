@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Self
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert
 
-from conquiet import DbSession, Inbox
+from conquiet import DbSession, DrainLimits, Inbox
+from conquiet.consume.engine import DrainLoop
+from conquiet.consume.handling import MessageHandling
+from conquiet.consume.outcome import Settlement
 from conquiet.errors import QueueError
-from conquiet.mq import DeadLetter, MqMessage, Producer, RetryPolicy, Topics, WorkerConfig
+from conquiet.mq import ConsumerConfig, DeadLetter, MqMessage, Producer, RetryPolicy, Topics
+from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.leases import Lease, LeaseStore
-from conquiet.mq.own.partition import LeasedPartition
-from conquiet.mq.own.running import MessageRun
-from conquiet.mq.own.settlement import SettlementRules
-from conquiet.mq.own.worker import PartitionWorker
+from conquiet.mq.own.partition import Batch, LeasedPartition
 from conquiet.queue import open_client
 from tests.crashes.site import Address
 from tests.services import open_engine
@@ -45,22 +46,17 @@ class PlannedError(Exception):
     """The failure of a handler that a scenario wants."""
 
 
-class Rounds:
-    """Stands in for the gate of a worker, which looks at it once in each round: stops it after the last."""
+class Rounds(PartitionChannel):
+    """A channel that stops its loop with the last round; a round is one read and what comes of it."""
 
-    def __init__(self, is_last: Callable[[], bool]) -> None:
-        self._is_last = is_last
-        self.worker: PartitionWorker | None = None
+    is_last: Callable[[], bool]
+    loop: DrainLoop[MqMessage]
 
-    def wait(self, timeout: float) -> bool:
-        """Called by the worker at the beginning of a round."""
-        if self._is_last():
-            self.worker.stop()
-        return True
-
-    def is_set(self) -> bool:
-        """Called by the worker after each message: nobody pauses it."""
-        return True
+    def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch:
+        """Called by the loop at the beginning of a round."""
+        if self.is_last():
+            self.loop.stop()
+        return super().read(settled, size, wait_ms)
 
 
 class MqSite:
@@ -73,7 +69,7 @@ class MqSite:
         self.inbox = Inbox() if address.has_inbox else None
         self.topic = Topics(self.client).create(address.stream.replace(":", "-"), PARTITIONS)
         self.clock: Clock | None = None if ahead_ms == 0 else lambda: time.time_ns() // 1_000_000 + ahead_ms
-        self.worker: PartitionWorker | None = None
+        self.worker: DrainLoop[MqMessage] | None = None
         #: One for each clock: to begin once more with the same lease, a process needs the same store.
         self._leases: dict[Clock | None, LeaseStore] = {}
 
@@ -128,14 +124,18 @@ class MqSite:
     ) -> None:
         """Do what the consumer's thread of one partition does, without the threads."""
         leased = self.acquire(owner, partition)
-        rules = SettlementRules(policy=POLICY, mode=mode, consumer=owner)
-        run = MessageRun(self.handle, rules, engine=self.engine, inbox=self.inbox, check_lease=lambda: None)
-        gate = Rounds(is_last_round)
-        config = WorkerConfig(batch_size=2, block_ms=1, ordering=ordering)
-        self.worker = gate.worker = PartitionWorker(leased, run, rules, config, gate)
-        self.worker.lease_is_certain_until = math.inf
-        with run:
-            self.worker.work()
+        config = ConsumerConfig(
+            consumer_name=owner, retry=POLICY, retry_mode=mode, ordering=ordering, block_ms=1
+        )
+        channel = Rounds(leased, config)
+        channel.is_last = is_last_round
+        channel.lease_is_certain_until = math.inf
+        limits = DrainLimits(max_messages=None, idle_ms=None, max_failures=None, batch_size=2)
+        with MessageHandling(
+            self.handle, self.engine, self.inbox, before_commit=channel.check_lease
+        ) as handling:
+            self.worker = channel.loop = DrainLoop(channel, handling, limits)
+            self.worker.run()
         self._leases_at(self.clock).release(leased.lease)
 
     def work_rounds(self, rounds: int, *, owner: str = "worker-1", **how: str) -> None:

@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from conquiet import (
     DbSession,
     DrainError,
+    DrainLimits,
     OutboxRelay,
     QueueConsumer,
     QueueMessage,
@@ -82,7 +83,7 @@ def five_in_the_outbox(site: Site) -> None:
     """Six messages handled: five committed, the last rolled back with its outbox row."""
     _enqueue(site, 6)
     with suppress(DrainError):
-        drain(site.queue, _failing_at(6, site), site.engine, 6, on_error="continue")
+        drain(site.queue, _failing_at(6, site), site.engine, DrainLimits(max_messages=6, on_error="continue"))
 
 
 def run_until_the_third(site: Site) -> None:
@@ -99,7 +100,13 @@ def run_until_the_third(site: Site) -> None:
 
 def drain_by_twos(site: Site) -> None:
     """`drain`, two messages at a time until there are no more, so that acks travel with reads."""
-    drain(site.queue, site.handle, site.engine, 10, batch_size=2, idle_ms=BLOCK_MS, inbox=site.inbox)
+    drain(
+        site.queue,
+        site.handle,
+        site.engine,
+        DrainLimits(max_messages=10, batch_size=2, idle_ms=BLOCK_MS),
+        inbox=site.inbox,
+    )
 
 
 def drain_traced(site: Site) -> None:
@@ -113,8 +120,8 @@ def drain_traced(site: Site) -> None:
 
 def drain_and_take_back(site: Site) -> None:
     """`drain` of a task that is tried again: first what its earlier try left."""
-    limits = {"batch_size": 2, "idle_ms": BLOCK_MS, "take_back_from": [_EARLIER_TRY]}
-    drain(site.queue, site.handle, site.engine, 10, inbox=site.inbox, **limits)
+    limits = DrainLimits(max_messages=10, batch_size=2, idle_ms=BLOCK_MS)
+    drain(site.queue, site.handle, site.engine, limits, inbox=site.inbox, take_over_from=[_EARLIER_TRY])
 
 
 def drain_and_renew(site: Site) -> None:
@@ -124,25 +131,25 @@ def drain_and_renew(site: Site) -> None:
         site.handle(msg, session)
         time.sleep(0.002)
 
-    drain(site.queue_of(WORKER, claim_idle_ms=1), handle, site.engine, 3)
+    drain(site.queue_of(WORKER, claim_idle_ms=1), handle, site.engine, DrainLimits(max_messages=3))
 
 
 def drain_and_raise(site: Site) -> None:
     """`drain` whose third message fails: the first two are acked, the rest is handed back."""
     with suppress(PlannedError):
-        drain(site.queue, _failing_at(3, site), site.engine, 5)
+        drain(site.queue, _failing_at(3, site), site.engine, DrainLimits(max_messages=5, on_error="raise"))
 
 
 def drain_and_continue(site: Site) -> None:
     """`drain` whose third message fails while the others go on."""
     with suppress(DrainError):
-        drain(site.queue, _failing_at(3, site), site.engine, 5, on_error="continue")
+        drain(site.queue, _failing_at(3, site), site.engine, DrainLimits(max_messages=5, on_error="continue"))
 
 
 def drain_the_stale(site: Site) -> None:
-    """`drain_stale`, two messages at a time, with a quarantine for what was delivered too often."""
-    limits = {"batch_size": 2, "max_deliveries": _MAX_DELIVERIES}
-    drain_stale(site.queue, site.handle, site.engine, 10, inbox=site.inbox, **limits)
+    """`drain_stale`, two messages at a time, with dead letters for what was delivered too often."""
+    limits = DrainLimits(max_messages=10, batch_size=2, max_deliveries=_MAX_DELIVERIES)
+    drain_stale(site.queue, site.handle, site.engine, limits, inbox=site.inbox)
 
 
 def relay_by_twos(site: Site) -> None:
@@ -165,7 +172,7 @@ SCENARIOS = {
     "drain_handler_fails": Scenario(prepare=one_own_and_four_new, run=drain_and_raise),
     "drain_continue": Scenario(prepare=one_own_and_four_new, run=drain_and_continue),
     "drain_stale": Scenario(
-        prepare=four_stale, run=drain_the_stale, max_deliveries=_MAX_DELIVERIES, quarantined=2
+        prepare=four_stale, run=drain_the_stale, max_deliveries=_MAX_DELIVERIES, dead_lettered=2
     ),
     "drain_stale_inbox": Scenario(
         prepare=three_stale_of_which_two_committed, run=drain_the_stale, has_inbox=True

@@ -9,7 +9,7 @@ from typing import Self
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert
 
 from conquiet import DbSession, Inbox, Outbox, QueueConfig, QueueMessage, RedisStreamsQueue
-from conquiet.consume import quarantine_stream
+from conquiet.consume import dead_letter_stream
 from conquiet.queue import open_client
 from tests.services import open_engine
 
@@ -40,7 +40,7 @@ class Site:
     def __init__(self, address: Address, *, client_name: str) -> None:
         self.stream = address.stream
         self.outbox_stream = f"{address.stream}:outbox"
-        self.quarantine = quarantine_stream(address.stream)
+        self.dead_letters = dead_letter_stream(address.stream)
         self.inbox = Inbox() if address.has_inbox else None
         self.outbox = Outbox() if address.has_outbox else None
         self.client = open_client(address.url, client_name=client_name, decode_responses=True)
@@ -71,7 +71,7 @@ class Site:
 
     def delete_streams(self) -> None:
         """Leave the server as it was found."""
-        self.client.delete(self.stream, self.outbox_stream, self.quarantine)
+        self.client.delete(self.stream, self.outbox_stream, self.dead_letters)
 
     def __enter__(self) -> Self:
         return self

@@ -54,7 +54,7 @@ def test_no_crash_point_of_a_drain_that_continues_loses_the_failed_message(explo
     assert_kept(exploration, points=20)
 
 
-def test_no_crash_point_of_drain_stale_loses_a_message_or_quarantines_it_twice(explore: Explore):
+def test_no_crash_point_of_drain_stale_loses_a_message_or_dead_letters_it_twice(explore: Explore):
     exploration = explore("drain_stale")
 
     assert_kept(exploration, points=20)
@@ -67,7 +67,7 @@ def test_no_crash_point_of_drain_stale_with_an_inbox_repeats_an_effect(explore: 
     assert_kept(exploration, points=25)
 
 
-def test_no_crash_point_of_drain_stale_quarantines_what_is_committed(explore: Explore):
+def test_no_crash_point_of_drain_stale_dead_letters_what_is_committed(explore: Explore):
     exploration = explore("drain_stale_worn_out")
 
     assert_kept(exploration, points=15)
@@ -113,7 +113,7 @@ def test_the_explorer_catches_an_ack_before_the_commit(explore: Explore):
 
 
 def test_the_explorer_catches_a_hole_between_two_commands_of_a_pipeline(explore: Explore):
-    exploration = explore("ack_before_quarantine")
+    exploration = explore("ack_before_dead_letter")
 
     assert {violation.split(":")[0] for violation in exploration.violations} == {
         "after point 3 (redis XACK sent)"

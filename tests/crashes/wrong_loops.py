@@ -34,12 +34,12 @@ def ack_in_finally(site: Site) -> None:
         site.queue.ack(msg)
 
 
-def ack_before_quarantine(site: Site) -> None:
+def ack_before_dead_letter(site: Site) -> None:
     """A crash between the commands of one pipeline loses the message."""
     [msg] = site.queue.read(BLOCK_MS)
     pipeline = site.client.pipeline(transaction=False)
     pipeline.xack(site.stream, GROUP, msg.id)
-    pipeline.xadd(site.quarantine, {"data": encode_payload({"id": msg.id})})
+    pipeline.xadd(site.dead_letters, {"data": encode_payload({"originalMessageId": msg.id})})
     pipeline.execute()
 
 
@@ -82,8 +82,8 @@ def fail(site: Site) -> None:
 WRONG_LOOPS = {
     "ack_before_commit": Scenario(prepare=one_new, run=ack_before_commit),
     "ack_in_finally": Scenario(prepare=one_new, run=ack_in_finally),
-    "ack_before_quarantine": Scenario(
-        prepare=one_new, run=ack_before_quarantine, max_deliveries=1, quarantined=1
+    "ack_before_dead_letter": Scenario(
+        prepare=one_new, run=ack_before_dead_letter, max_deliveries=1, dead_lettered=1
     ),
     "record_after_commit": Scenario(prepare=one_new, run=record_after_commit, has_inbox=True),
     "remove_before_publish": Scenario(prepare=five_in_the_outbox, run=remove_before_publish, has_outbox=True),

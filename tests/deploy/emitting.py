@@ -13,7 +13,7 @@ from prometheus_client import start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine
 
-from conquiet import QueueConfig, RedisStreamsQueue
+from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue
 from conquiet.errors import DatabaseUnavailableError
 from conquiet.mq import Producer, RetryPolicy, Topic, TopicPolicies, Topics, drain_partition
 from tests.cli.processes import running
@@ -92,7 +92,7 @@ def _handle_fail_and_hang(topics: Topics, producer: Producer, start: Consumers) 
 
     retry = RetryPolicy(base_delay_ms=1, max_delay_ms=1, max_attempts=2)
     start(topic, handle, config=quick(retry=retry, handler_timeout_s=0.01))
-    results = [place | {"partition": "0", "result": result} for result in ("ack", "retry", "dead")]
+    results = [place | {"partition": "0", "result": result} for result in ("ack", "retry", "dead_letter")]
     eventually(lambda: all(metric("conquiet_mq_settled_total", **labels) >= 1 for labels in results))
     eventually(lambda: metric("conquiet_mq_trimmed_total", topic=topic.name, partition="0") > 0)
     eventually(lambda: metric("conquiet_mq_delayed_stuck_total", topic=topic.name) > 0)
@@ -122,7 +122,7 @@ def _miss_the_database(topic: Topic, producer: Producer, directory: Path) -> Non
     try:
         drain_partition(
             *(topic, 0, GROUP, lambda _msg, _session: None, engine),
-            max_messages=1,
+            limits=DrainLimits(max_messages=1),
             config=quick(max_outage_s=0.05),
         )
     except DatabaseUnavailableError:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from conquiet import DrainFailure, DrainReport
-from conquiet.consume import quarantine_stream
-from conquiet.consume.loop import DrainLimits, next_batch_size
+from conquiet import DrainFailure, DrainLimits, DrainReport
+from conquiet.consume import dead_letter_stream
+from conquiet.consume.engine import next_batch_size
 
 
 def test_quick_batches_double_up_to_the_largest():
@@ -34,7 +34,7 @@ def test_slow_batches_halve_down_to_one():
     ("name", "value"),
     [
         ("max_messages", 0),
-        ("max_messages", None),
+        ("max_messages", "10"),
         ("batch_size", True),
         ("max_failures", 0),
         ("max_deliveries", -1),
@@ -75,5 +75,5 @@ def test_the_json_form_of_a_report_names_the_first_failures():
 @pytest.mark.parametrize(
     "stream", ["orders", "eu:orders", "{orders}:p:0", "stream:topic:{orders:p:0}", "a{b"]
 )
-def test_the_quarantine_of_a_stream_lies_in_its_cluster_slot(stream):
-    assert key_slot(quarantine_stream(stream).encode()) == key_slot(stream.encode())
+def test_the_dead_letters_of_a_stream_lie_in_its_cluster_slot(stream):
+    assert key_slot(dead_letter_stream(stream).encode()) == key_slot(stream.encode())

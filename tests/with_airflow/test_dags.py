@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from conquiet import EmbeddedServer
+from conquiet import DrainLimits, EmbeddedServer
 from conquiet.mq import ConsumerConfig, DeadLetters, Message, Producer, RetryPolicy, Topics, drain_partition
 from tests.with_airflow.conftest import asset_events, xcom
 
@@ -129,7 +129,7 @@ def test_dead_letters_are_counted_first_and_replayed_then(run_example, topic, ho
         raise ValueError(msg.id)
 
     once = ConsumerConfig(retry=RetryPolicy(max_attempts=1))
-    drain_partition(topic, 0, "billing", refuse, max_messages=10, idle_ms=20, config=once)
+    drain_partition(topic, 0, "billing", refuse, limits=DrainLimits(max_messages=10, idle_ms=20), config=once)
 
     counted = xcom(run_example("replay_dead_letters"), "replay")
     conf = {"is_dry_run": False, "limit": 7, "error_type": "ValueError", "per_second": 1_000}

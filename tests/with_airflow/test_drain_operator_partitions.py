@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.drain import DrainOperator
+from conquiet import DrainLimits
 from conquiet.mq import ConsumerConfig, DeadLetters, Message, Producer, RetryPolicy, Topics, drain_partition
 from conquiet.mq.own.leases import LeaseStore
 from tests.with_airflow import handlers
@@ -80,7 +81,7 @@ def test_a_partition_that_is_drained_elsewhere_is_visible(run_dag, topic, on_bus
             run = run_dag(drain_of(topic, 0, on_busy=on_busy).dag)
             states.append(str(run.get_task_instance("drain").state))
 
-    drain_partition(topic, 0, "billing", drain_once_more, max_messages=1, idle_ms=20)
+    drain_partition(topic, 0, "billing", drain_once_more, limits=DrainLimits(max_messages=1, idle_ms=20))
 
     assert states == [state]
     assert notes() == []
@@ -133,7 +134,9 @@ def failing(_msg, _session=None):
 def leave_a_retry(topic, hook) -> str:
     Producer(hook.get_conn()).send(topic.name, {"number": 1}, partition=0)
     later = ConsumerConfig(retry=RetryPolicy(base_delay_ms=60_000, backoff="fixed"))
-    drain_partition(topic, 0, "billing", failing, max_messages=1, idle_ms=20, config=later)
+    drain_partition(
+        topic, 0, "billing", failing, limits=DrainLimits(max_messages=1, idle_ms=20), config=later
+    )
     return topic.keys.waiting("billing", 0)
 
 

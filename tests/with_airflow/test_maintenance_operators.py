@@ -12,6 +12,7 @@ from airflow_provider_conquiet.operators.claim_stale import ClaimStaleOperator
 from airflow_provider_conquiet.operators.consumers import PruneConsumersOperator
 from airflow_provider_conquiet.operators.dead_letters import ReplayDeadLettersOperator
 from airflow_provider_conquiet.operators.trim import TrimOperator
+from conquiet import DrainLimits
 from conquiet.mq import ConsumerConfig, DeadLetters, Message, Producer, RetryPolicy, Topics, drain_partition
 from tests.with_airflow import handlers
 from tests.with_airflow.conftest import xcom
@@ -73,7 +74,13 @@ def letters(airflow_connection, topic_name):
         Producer(hook.get_conn()).send_many(topic_name, messages)
         once = ConsumerConfig(retry=RetryPolicy(max_attempts=1))
         drain_partition(
-            topic, 0, "billing", handlers.record_even, engine, max_messages=9, idle_ms=20, config=once
+            topic,
+            0,
+            "billing",
+            handlers.record_even,
+            engine,
+            DrainLimits(max_messages=9, idle_ms=20),
+            config=once,
         )
         yield DeadLetters(topic)
 

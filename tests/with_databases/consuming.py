@@ -7,7 +7,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection, Engine
 
-from conquiet import DbSession, Inbox, QueueConsumer, QueueMessage, RedisStreamsQueue, drain
+from conquiet import DbSession, DrainLimits, Inbox, QueueConsumer, QueueMessage, RedisStreamsQueue, drain
 from conquiet.consume import Handler
 
 
@@ -21,7 +21,7 @@ class ConsumeOne(Protocol):
 
 def by_drain(queue: RedisStreamsQueue, handler: Handler, engine: Engine, inbox: Inbox | None = None) -> None:
     """With `drain`."""
-    drain(queue, handler, engine, 1, inbox=inbox)
+    drain(queue, handler, engine, DrainLimits(max_messages=1, on_error="raise"), inbox=inbox)
 
 
 def by_run(queue: RedisStreamsQueue, handler: Handler, engine: Engine, inbox: Inbox | None = None) -> None:

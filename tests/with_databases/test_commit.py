@@ -9,7 +9,16 @@ import pytest
 from sqlalchemy import Column, Engine, ForeignKey, Integer, Table, event, insert, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from conquiet import DbError, DbSession, DrainError, Inbox, QueueMessage, RedisStreamsQueue, drain
+from conquiet import (
+    DbError,
+    DbSession,
+    DrainError,
+    DrainLimits,
+    Inbox,
+    QueueMessage,
+    RedisStreamsQueue,
+    drain,
+)
 from tests.with_databases.conftest import only_on
 from tests.with_databases.consuming import ConsumeOne, in_session, pending
 from tests.with_databases.servers import is_mariadb, kill, number_of
@@ -129,8 +138,13 @@ def test_message_is_handled_at_its_next_delivery_after_a_failing_commit(
     entry_id = valkey_queue.enqueue({})
 
     with pytest.raises(DbError):
-        drain(valkey_queue, lambda _msg, session: write_and_doom(session), db, 1)
-    drain(valkey_queue, write_id, db, 1)
+        drain(
+            valkey_queue,
+            lambda _msg, session: write_and_doom(session),
+            db,
+            DrainLimits(max_messages=1, on_error="raise"),
+        )
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=1, on_error="raise"))
 
     assert (pending(valkey_queue), notes(db)) == (0, [entry_id])
 
@@ -141,8 +155,14 @@ def test_inbox_forgets_a_message_whose_commit_failed(
     entry_id = valkey_queue.enqueue({})
 
     with pytest.raises(DbError):
-        drain(valkey_queue, lambda _msg, session: doom_commit(session), db, 1, inbox=Inbox())
-    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+        drain(
+            valkey_queue,
+            lambda _msg, session: doom_commit(session),
+            db,
+            DrainLimits(max_messages=1, on_error="raise"),
+            inbox=Inbox(),
+        )
+    report = drain(valkey_queue, write_id, db, DrainLimits(max_messages=1, on_error="raise"), inbox=Inbox())
 
     assert (report.handled, report.skipped, notes(db)) == (1, 0, [entry_id])
 
@@ -157,7 +177,7 @@ def test_drain_goes_on_after_a_failing_commit_if_asked_to(
 
     valkey_queue.enqueue_many([{"name": "first"}, {"name": "second"}, {"name": "third"}])
     with pytest.raises(DrainError) as raised:
-        drain(valkey_queue, handler, db, 3, on_error="continue")
+        drain(valkey_queue, handler, db, DrainLimits(max_messages=3, on_error="continue"))
 
     assert (raised.value.report.handled, raised.value.report.failed) == (2, 1)
     assert (pending(valkey_queue), notes(db)) == (1, ["first", "third"])
@@ -284,7 +304,7 @@ def test_transaction_statement_of_the_handler_is_refused_and_nothing_is_lost(
     entry_id = valkey_queue.enqueue({})
     with pytest.raises(DbError, match="must not begin or end transactions"):
         consume_one(valkey_queue, handler, db, Inbox())
-    drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=1, on_error="raise"), inbox=Inbox())
 
     assert (pending(valkey_queue), notes(db)) == (0, [entry_id])
 
@@ -303,7 +323,7 @@ def test_statement_that_commits_implicitly_is_refused_and_nothing_is_lost(
     entry_id = valkey_queue.enqueue({})
     with pytest.raises(DbError, match="would commit the handler's transaction"):
         consume_one(valkey_queue, handler, db, Inbox())
-    drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=1, on_error="raise"), inbox=Inbox())
 
     assert (pending(valkey_queue), notes(db)) == (0, [entry_id])
 
@@ -316,7 +336,7 @@ def test_end_behind_a_comment_is_refused(db: Engine, valkey_queue: RedisStreamsQ
 
     valkey_queue.enqueue({})
     with pytest.raises(DbError, match="must not begin or end transactions"):
-        drain(valkey_queue, handler, db, 1, inbox=Inbox())
+        drain(valkey_queue, handler, db, DrainLimits(max_messages=1, on_error="raise"), inbox=Inbox())
 
     assert (pending(valkey_queue), notes(db)) == (1, [])
 
@@ -330,7 +350,7 @@ def test_message_whose_handler_committed_past_the_guard_and_failed_is_handled_ag
 
     entry_id = valkey_queue.enqueue({})
     with pytest.raises(ValueError, match="failed"):
-        drain(valkey_queue, handler, db, 1, inbox=Inbox())
-    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+        drain(valkey_queue, handler, db, DrainLimits(max_messages=1, on_error="raise"), inbox=Inbox())
+    report = drain(valkey_queue, write_id, db, DrainLimits(max_messages=1, on_error="raise"), inbox=Inbox())
 
     assert (report.handled, report.skipped, notes(db)) == (1, 0, [entry_id])

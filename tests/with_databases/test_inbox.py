@@ -8,7 +8,16 @@ import pytest
 import redis
 from sqlalchemy import Engine, inspect, text
 
-from conquiet import DbError, DbSession, Inbox, QueueConsumer, QueueMessage, RedisStreamsQueue, drain
+from conquiet import (
+    DbError,
+    DbSession,
+    DrainLimits,
+    Inbox,
+    QueueConsumer,
+    QueueMessage,
+    RedisStreamsQueue,
+    drain,
+)
 from tests.with_databases.conftest import OpenQueue
 from tests.with_databases.consuming import ConsumeOne, in_session, pending, redeliver
 from tests.with_databases.tables import notes, write, write_id
@@ -40,10 +49,10 @@ def inbox(db: Engine) -> Inbox:
 
 def test_redelivered_message_is_acked_without_its_handler(db: Engine, valkey_queue: RedisStreamsQueue):
     entry_id = valkey_queue.enqueue({})
-    drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=1), inbox=Inbox())
 
     redeliver(valkey_queue)
-    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+    report = drain(valkey_queue, write_id, db, DrainLimits(max_messages=1), inbox=Inbox())
 
     assert (report.handled, report.skipped) == (0, 1)
     assert (pending(valkey_queue), notes(db)) == (0, [entry_id])
@@ -60,7 +69,7 @@ def test_running_consumer_skips_a_redelivered_message_and_goes_on(
             consumer.stop()
 
     valkey_queue.enqueue({"name": "first"})
-    drain(valkey_queue, stop_at_the_last, db, 1, inbox=Inbox())
+    drain(valkey_queue, stop_at_the_last, db, DrainLimits(max_messages=1), inbox=Inbox())
     redeliver(valkey_queue)
     valkey_queue.enqueue({"name": "last"})
     consumer.run(handler=stop_at_the_last, engine=db, inbox=Inbox())
@@ -70,10 +79,10 @@ def test_running_consumer_skips_a_redelivered_message_and_goes_on(
 
 def test_redelivered_message_is_handled_again_without_an_inbox(db: Engine, valkey_queue: RedisStreamsQueue):
     entry_id = valkey_queue.enqueue({})
-    drain(valkey_queue, write_id, db, 1)
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=1))
 
     redeliver(valkey_queue)
-    drain(valkey_queue, write_id, db, 1)
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=1))
 
     assert notes(db) == [entry_id, entry_id]
 
@@ -88,7 +97,7 @@ def test_failed_message_is_handled_at_its_next_delivery(
     entry_id = valkey_queue.enqueue({})
     with pytest.raises(ValueError, match="failed"):
         consume_one(valkey_queue, failing, db, Inbox())
-    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+    report = drain(valkey_queue, write_id, db, DrainLimits(max_messages=1, on_error="raise"), inbox=Inbox())
 
     assert (report.handled, report.skipped, notes(db)) == (1, 0, [entry_id])
 
@@ -102,8 +111,8 @@ def test_failed_message_is_handled_at_its_next_delivery_even_if_its_handler_comm
 
     entry_id = valkey_queue.enqueue({})
     with pytest.raises((DbError, ValueError)):
-        drain(valkey_queue, failing, db, 1, inbox=Inbox())
-    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+        drain(valkey_queue, failing, db, DrainLimits(max_messages=1, on_error="raise"), inbox=Inbox())
+    report = drain(valkey_queue, write_id, db, DrainLimits(max_messages=1, on_error="raise"), inbox=Inbox())
 
     assert (report.handled, report.skipped, notes(db)) == (1, 0, [entry_id])
 
@@ -112,7 +121,7 @@ def test_message_is_in_the_inbox_after_its_commit(db: Engine, inbox: Inbox, valk
     entry_id = valkey_queue.enqueue({})
 
     before = has(db, inbox, valkey_queue.config.stream_key, entry_id=entry_id)
-    drain(valkey_queue, write_id, db, 1, inbox=inbox)
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=1), inbox=inbox)
     after = has(db, inbox, valkey_queue.config.stream_key, entry_id=entry_id)
 
     assert (before, after) == (False, True)
@@ -133,7 +142,7 @@ def test_same_message_of_another_group_is_handled(db: Engine, open_queue: OpenQu
     queues = [open_queue(group="billing"), open_queue(group="shipping")]
     entry_id = queues[0].enqueue({})
 
-    reports = [drain(queue, write_id, db, 1, inbox=Inbox()) for queue in queues]
+    reports = [drain(queue, write_id, db, DrainLimits(max_messages=1), inbox=Inbox()) for queue in queues]
 
     assert [report.handled for report in reports] == [1, 1]
     assert notes(db) == [entry_id, entry_id]
@@ -146,17 +155,19 @@ def test_same_id_of_another_stream_is_handled(
     for queue in queues:
         valkey.xadd(queue.config.stream_key, {"data": "{}"}, id="1-1")
 
-    reports = [drain(queue, write_id, db, 1, inbox=Inbox()) for queue in queues]
+    reports = [drain(queue, write_id, db, DrainLimits(max_messages=1), inbox=Inbox()) for queue in queues]
 
     assert [report.handled for report in reports] == [1, 1]
 
 
 def test_same_message_of_another_namespace_is_handled(db: Engine, valkey_queue: RedisStreamsQueue):
     entry_id = valkey_queue.enqueue({})
-    drain(valkey_queue, write_id, db, 1, inbox=Inbox(namespace="one server"))
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=1), inbox=Inbox(namespace="one server"))
 
     redeliver(valkey_queue)
-    report = drain(valkey_queue, write_id, db, 1, inbox=Inbox(namespace="another server"))
+    report = drain(
+        valkey_queue, write_id, db, DrainLimits(max_messages=1), inbox=Inbox(namespace="another server")
+    )
 
     assert (report.handled, notes(db)) == (1, [entry_id, entry_id])
 
@@ -195,9 +206,9 @@ def test_message_of_a_long_or_exotic_stream_is_handled_once(
     queue = open_queue(name=f"{stream}:{name}", group=name)
     entry_id = queue.enqueue({})
 
-    drain(queue, write_id, db, 1, inbox=Inbox())
+    drain(queue, write_id, db, DrainLimits(max_messages=1), inbox=Inbox())
     redeliver(queue)
-    report = drain(queue, write_id, db, 1, inbox=Inbox())
+    report = drain(queue, write_id, db, DrainLimits(max_messages=1), inbox=Inbox())
 
     assert (report.skipped, notes(db)) == (1, [entry_id])
 
@@ -224,12 +235,12 @@ def test_purge_of_any_age_forgets_everything_before_now(db: Engine, inbox: Inbox
 
 def test_purged_message_is_handled_again(db: Engine, inbox: Inbox, valkey_queue: RedisStreamsQueue):
     entry_id = valkey_queue.enqueue({})
-    drain(valkey_queue, write_id, db, 1, inbox=inbox)
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=1), inbox=inbox)
     grow_older(db, valkey_queue.config.stream_key, timedelta(hours=1))
 
     inbox.purge(db, timedelta(minutes=59))
     redeliver(valkey_queue)
-    drain(valkey_queue, write_id, db, 1, inbox=inbox)
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=1), inbox=inbox)
 
     assert notes(db) == [entry_id, entry_id]
 

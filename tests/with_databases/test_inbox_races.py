@@ -7,7 +7,7 @@ from threading import Event
 
 from sqlalchemy import Engine, event
 
-from conquiet import DbSession, DrainReport, Inbox, QueueMessage, drain, drain_stale
+from conquiet import DbSession, DrainLimits, DrainReport, Inbox, QueueMessage, drain, drain_stale
 from tests.with_databases.conftest import OpenDb, OpenQueue
 from tests.with_databases.consuming import pending
 from tests.with_databases.servers import await_lock_wait
@@ -32,11 +32,24 @@ def race(
     def second_handler(_msg: QueueMessage, session: DbSession) -> None:
         write(session, "second")
 
-    first = Running(lambda: drain(open_queue("worker-1"), first_handler, first_db, 1, inbox=Inbox()))
+    first = Running(
+        lambda: drain(
+            open_queue("worker-1"),
+            first_handler,
+            first_db,
+            DrainLimits(max_messages=1, on_error="raise"),
+            inbox=Inbox(),
+        )
+    )
     await_event(first_is_within)
     second = Running(
         lambda: drain_stale(
-            open_queue("worker-2"), second_handler, second_db, 1, min_idle_ms=0, inbox=Inbox()
+            open_queue("worker-2"),
+            second_handler,
+            second_db,
+            DrainLimits(max_messages=1),
+            min_idle_ms=0,
+            inbox=Inbox(),
         )
     )
     await_event(second_is_at_the_inbox)

@@ -7,7 +7,16 @@ from collections import Counter
 import pytest
 from sqlalchemy import Engine, event
 
-from conquiet import DbSession, DrainError, Inbox, QueueConsumer, QueueMessage, RedisStreamsQueue, drain
+from conquiet import (
+    DbSession,
+    DrainError,
+    DrainLimits,
+    Inbox,
+    QueueConsumer,
+    QueueMessage,
+    RedisStreamsQueue,
+    drain,
+)
 from tests.eventually import eventually
 from tests.with_databases.conftest import OpenDb, only_on
 from tests.with_databases.consuming import pending
@@ -55,7 +64,12 @@ def drain_and_kill_after_the_first(
             kill(killer, numbers[0])
         return False
 
-    drain(queue, handler, db, 4, on_error="continue", should_stop=kill_between_messages)
+    drain(
+        queue,
+        handler,
+        db,
+        DrainLimits(max_messages=4, on_error="continue", should_stop=kill_between_messages),
+    )
 
 
 def test_drain_uses_one_connection_for_many_messages(
@@ -63,7 +77,7 @@ def test_drain_uses_one_connection_for_many_messages(
 ):
     valkey_queue.enqueue_many([{}] * 20)
 
-    drain(valkey_queue, write_id, db, 20)
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=20))
 
     assert pool_events == {"connect": 1, "checkout": 1, "checkin": 1}
 
@@ -78,7 +92,7 @@ def test_each_message_has_its_own_transaction_on_the_kept_connection(
         write_id(msg, session)
 
     valkey_queue.enqueue_many([{}] * 3)
-    drain(valkey_queue, handler, db, 3)
+    drain(valkey_queue, handler, db, DrainLimits(max_messages=3))
 
     assert seen == [0, 1, 2]
 
@@ -102,7 +116,7 @@ def test_run_uses_one_connection_for_many_messages(
 def test_connection_is_given_back_at_the_end_of_a_drain(db: Engine, valkey_queue: RedisStreamsQueue):
     valkey_queue.enqueue({})
 
-    drain(valkey_queue, write_id, db, 1, inbox=Inbox())
+    drain(valkey_queue, write_id, db, DrainLimits(max_messages=1), inbox=Inbox())
 
     assert db.pool.checkedout() == 0
 
@@ -127,7 +141,7 @@ def test_failing_message_gives_the_connection_back(
     valkey_queue.enqueue_many(named("bad", "good"))
 
     with pytest.raises(DrainError):
-        drain(valkey_queue, fail_at_bad, db, 2, on_error="continue")
+        drain(valkey_queue, fail_at_bad, db, DrainLimits(max_messages=2, on_error="continue"))
 
     assert pool_events == {"connect": 1, "checkout": 2, "checkin": 2}
 
@@ -136,7 +150,7 @@ def test_message_after_a_failing_one_is_handled(db: Engine, valkey_queue: RedisS
     valkey_queue.enqueue_many(named("first", "bad", "last"))
 
     with pytest.raises(DrainError) as raised:
-        drain(valkey_queue, fail_at_bad, db, 3, on_error="continue")
+        drain(valkey_queue, fail_at_bad, db, DrainLimits(max_messages=3, on_error="continue"))
 
     assert (raised.value.report.handled, raised.value.report.failed) == (2, 1)
     assert (pending(valkey_queue), notes(db)) == (1, ["first", "last"])

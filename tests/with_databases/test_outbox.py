@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from conquiet import DbError, DbSession, Outbox, QueueMessage, RedisStreamsQueue, drain
+from conquiet import DbError, DbSession, DrainLimits, Outbox, QueueMessage, RedisStreamsQueue, drain
 from conquiet.payload import encode_payload
 from tests.with_databases.consuming import in_session, pending
 from tests.with_databases.tables import notes, write
@@ -53,7 +53,7 @@ def test_handled_message_leaves_its_effect_and_its_outgoing_message(
         outbox.enqueue(session, "shipping", msg.payload)
 
     valkey_queue.enqueue({"order": 1})
-    drain(valkey_queue, handler, db, 1)
+    drain(valkey_queue, handler, db, DrainLimits(max_messages=1))
 
     assert (pending(valkey_queue), notes(db), outbox.waiting(db)) == (0, ["paid"], 1)
 
@@ -68,7 +68,7 @@ def test_failed_message_leaves_neither_effect_nor_outgoing_message(
 
     valkey_queue.enqueue({"order": 1})
     with pytest.raises(ValueError, match="failed"):
-        drain(valkey_queue, handler, db, 1)
+        drain(valkey_queue, handler, db, DrainLimits(max_messages=1, on_error="raise"))
 
     assert (pending(valkey_queue), notes(db), outbox.waiting(db)) == (1, [], 0)
 

@@ -12,7 +12,16 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from sqlalchemy import Engine, event
 
-from conquiet import DbError, DbSession, Outbox, OutboxRelay, QueueError, RedisStreamsQueue, drain
+from conquiet import (
+    DbError,
+    DbSession,
+    DrainLimits,
+    Outbox,
+    OutboxRelay,
+    QueueError,
+    RedisStreamsQueue,
+    drain,
+)
 from tests.services import free_port
 from tests.with_databases.conftest import OpenDb, OpenQueue
 from tests.with_databases.consuming import in_session
@@ -92,7 +101,7 @@ def test_published_message_is_read_by_a_queue(
     commit_messages(db, outbox, (valkey_queue.config.stream_key, {"n": 0}))
 
     relay.relay()
-    drain(valkey_queue, lambda msg, _session: seen.append(msg.payload), db, 1)
+    drain(valkey_queue, lambda msg, _session: seen.append(msg.payload), db, DrainLimits(max_messages=1))
 
     assert seen == [{"n": 0}]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, StaticPool, create_engine, text
 
-from conquiet import DbError, DbSession, Inbox, QueueMessage, RedisStreamsQueue, drain
+from conquiet import DbError, DbSession, DrainLimits, Inbox, QueueMessage, RedisStreamsQueue, drain
 from tests.with_databases.consuming import ConsumeOne, pending
 from tests.with_databases.tables import effects, notes, write, write_id
 
@@ -24,7 +24,7 @@ def memory(request: pytest.FixtureRequest) -> Iterator[Engine]:
 def test_messages_are_handled_on_a_database_in_memory(memory: Engine, valkey_queue: RedisStreamsQueue):
     ids = valkey_queue.enqueue_many([{}, {}, {}])
 
-    drain(valkey_queue, write_id, memory, 3, inbox=Inbox())
+    drain(valkey_queue, write_id, memory, DrainLimits(max_messages=3), inbox=Inbox())
 
     assert (notes(memory), pending(valkey_queue)) == (ids, 0)
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, event, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError, StatementError
 
-from conquiet import DbError, DbSession, DrainError, QueueMessage, RedisStreamsQueue, drain
+from conquiet import DbError, DbSession, DrainError, DrainLimits, QueueMessage, RedisStreamsQueue, drain
 from tests.with_databases.conftest import OpenDb, only_on
 from tests.with_databases.consuming import ConsumeOne, pending
 from tests.with_databases.servers import await_lock_wait, kill, number_of
@@ -174,7 +174,7 @@ def test_undone_transaction_is_forgotten_with_its_message(db: Engine, valkey_que
     add_accounts(db, 1)
     valkey_queue.enqueue_many([{"name": "first"}, {"name": "second"}])
     with pytest.raises(DrainError):
-        drain(valkey_queue, handler, db, 2, on_error="continue")
+        drain(valkey_queue, handler, db, DrainLimits(max_messages=2, on_error="continue"))
 
     assert (pending(valkey_queue), notes(db)) == (1, ["second"])
 

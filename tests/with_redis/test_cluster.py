@@ -10,6 +10,7 @@ from redis.cluster import RedisCluster
 from sqlalchemy import insert, select
 
 from conquiet import (
+    DrainLimits,
     EmbeddedServer,
     Inbox,
     MalformedEntryError,
@@ -22,7 +23,7 @@ from conquiet import (
     drain,
     drain_stale,
 )
-from conquiet.consume import quarantine_stream
+from conquiet.consume import dead_letter_stream
 from conquiet.db import DbSession
 from tests.conftest import effects
 
@@ -58,7 +59,9 @@ def test_streams_on_every_node_are_drained(cluster, streams, engine):
             ids |= set(queue.enqueue_many([{"n": n} for n in range(30)]))
             nodes.add(queue.client.get_node_from_key(stream).port)
 
-            report = drain(queue, write_effect, engine, 100, idle_ms=30, inbox=Inbox())
+            report = drain(
+                queue, write_effect, engine, DrainLimits(max_messages=100, idle_ms=30), inbox=Inbox()
+            )
 
             assert report.handled == 30
             assert queue.backlog_stats().pending == queue.backlog_stats().lag == 0
@@ -83,7 +86,7 @@ def test_the_loop_acks_and_reads_in_one_round_trip(cluster, streams, engine):
         assert queue.backlog_stats().pending == 0
 
 
-def test_recovery_hand_back_and_quarantine(cluster, streams, engine):
+def test_recovery_hand_back_and_dead_letters(cluster, streams, engine):
     stream = streams[0]
     with open_queue(cluster, stream, "dead") as dead, open_queue(cluster, stream) as queue:
         ids = dead.enqueue_many([{"n": n} for n in range(3)])
@@ -91,10 +94,12 @@ def test_recovery_hand_back_and_quarantine(cluster, streams, engine):
         dead.client.xclaim(stream, GROUP, "dead", 0, [ids[0]], retrycount=9)
         assert dead.hand_back(messages[1:]) == messages[1:]
 
-        report = drain_stale(queue, write_effect, engine, 10, min_idle_ms=0, max_deliveries=5)
+        report = drain_stale(
+            queue, write_effect, engine, DrainLimits(max_messages=10, max_deliveries=5), min_idle_ms=0
+        )
 
-        assert (report.handled, report.quarantined) == (2, 1)
-        assert queue.client.xlen(quarantine_stream(stream)) == 1
+        assert (report.handled, report.dead_lettered) == (2, 1)
+        assert queue.client.xlen(dead_letter_stream(stream)) == 1
 
 
 def test_malformed_entries_are_visible(cluster, streams):

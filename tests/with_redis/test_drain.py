@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 from sqlalchemy import insert, select
 
-from conquiet import DbError, DrainError, Inbox, MalformedEntryError, QueueError, drain
+from conquiet import DbError, DrainError, DrainLimits, Inbox, MalformedEntryError, QueueError, drain
 from tests.conftest import effects
 
 GROUP = "billing"
@@ -45,7 +45,7 @@ def test_each_message_is_handled_committed_and_acked(make_queue, engine, client,
     queue = make_queue()
     ids = queue.enqueue_many([{"n": n} for n in range(250)])
 
-    report = drain(queue, write_effect, engine, 1_000, idle_ms=50)
+    report = drain(queue, write_effect, engine, DrainLimits(max_messages=1_000, idle_ms=50))
 
     assert effect_ids(engine) == ids
     assert pending(client, stream) == {}
@@ -63,7 +63,7 @@ def test_each_message_has_a_transaction_of_its_own(make_queue, engine):
         seen.append(len(effect_ids(engine)))
         write_effect(msg, session)
 
-    drain(queue, handler, engine, 30)
+    drain(queue, handler, engine, DrainLimits(max_messages=30))
 
     assert seen == list(range(30))
 
@@ -72,7 +72,7 @@ def test_a_drain_never_reads_more_than_max_messages(make_queue, engine, client, 
     queue = make_queue()
     queue.enqueue_many([{"n": n} for n in range(50)])
 
-    report = drain(queue, write_effect, engine, 17)
+    report = drain(queue, write_effect, engine, DrainLimits(max_messages=17))
 
     assert (report.read, report.handled, report.stopped_by) == (17, 17, "max_messages")
     assert (queue.backlog_stats().lag, pending(client, stream)) == (33, {})
@@ -83,7 +83,7 @@ def test_a_drain_waits_for_messages_until_the_stream_was_empty_for_idle_ms(make_
     timer = threading.Timer(0.2, lambda: sender.enqueue({"n": 1}))
     timer.start()
 
-    report = drain(queue, write_effect, engine, 10, idle_ms=600)
+    report = drain(queue, write_effect, engine, DrainLimits(max_messages=10, idle_ms=600))
 
     timer.join()
     assert (report.handled, report.stopped_by) == (1, "idle")
@@ -94,7 +94,7 @@ def test_idle_ms_holds_when_the_clients_socket_timeout_cuts_reads_short(make_que
     queue = make_queue()
     queue._longest_block_ms = 40
 
-    report = drain(queue, write_effect, engine, 10, idle_ms=300)
+    report = drain(queue, write_effect, engine, DrainLimits(max_messages=10, idle_ms=300))
 
     assert report.seconds >= 0.29
 
@@ -104,7 +104,7 @@ def test_a_failing_message_stops_the_drain_and_stays_pending(make_queue, engine,
     ids = queue.enqueue_many([{"n": n} for n in range(8)])
 
     with pytest.raises(ValueError, match="order 3") as caught:
-        drain(queue, fail_on(3), engine, 8)
+        drain(queue, fail_on(3), engine, DrainLimits(max_messages=8, on_error="raise"))
 
     assert effect_ids(engine) == ids[:3]
     left = pending(client, stream)
@@ -122,7 +122,7 @@ def test_what_was_read_and_not_begun_is_handed_back_as_before_and_free_for_the_n
     queue = make_queue()
     ids = queue.enqueue_many([{"n": n} for n in range(5)])
     with pytest.raises(ValueError, match="order 1"):
-        drain(queue, fail_on(1), engine, 5)
+        drain(queue, fail_on(1), engine, DrainLimits(max_messages=5, on_error="raise"))
 
     assert [count for _, count, _ in pending(client, stream).values()] == [1, 0, 0, 0]
     claimed = make_queue("worker-2").claim_stale(10**9)
@@ -141,7 +141,7 @@ def test_a_hand_back_leaves_alone_what_another_consumer_has_claimed_meanwhile(
         raise ValueError
 
     with pytest.raises(ValueError) as caught:  # noqa: PT011 -- the handler's own
-        drain(queue, handler, engine, 3)
+        drain(queue, handler, engine, DrainLimits(max_messages=3, on_error="raise"))
 
     assert pending(client, stream)[ids[2]][:2] == (b"thief", 2)
     assert (caught.value.drain_report.handed_back, caught.value.drain_report.taken_over) == (1, 1)
@@ -157,7 +157,7 @@ def test_a_drain_first_takes_what_its_own_consumer_name_has_pending(make_queue, 
     def handler(msg, session):
         seen.append((msg.id, msg.delivery_count))
 
-    drain(queue, handler, engine, 10, idle_ms=50)
+    drain(queue, handler, engine, DrainLimits(max_messages=10, idle_ms=50))
 
     assert seen == [(ids[0], 2), (ids[1], 2), (ids[2], 2), (ids[3], 2), (ids[5], 1)]
 
@@ -169,7 +169,7 @@ def test_with_continue_failures_stay_pending_and_are_raised_together_at_the_end(
     ids = queue.enqueue_many([{"n": n} for n in range(40)])
 
     with pytest.raises(DrainError) as caught:
-        drain(queue, fail_on(3, 17), engine, 100, on_error="continue", idle_ms=50)
+        drain(queue, fail_on(3, 17), engine, DrainLimits(max_messages=100, on_error="continue", idle_ms=50))
 
     assert [failure.id for failure in caught.value.failures] == [ids[3], ids[17]]
     assert [str(failure.error) for failure in caught.value.failures] == ["order 3", "order 17"]
@@ -189,7 +189,7 @@ def test_with_continue_a_failure_is_tried_once_in_one_drain(make_queue, engine):
         raise ValueError
 
     with pytest.raises(DrainError):
-        drain(queue, handler, engine, 100, on_error="continue", idle_ms=50)
+        drain(queue, handler, engine, DrainLimits(max_messages=100, on_error="continue", idle_ms=50))
 
     assert len(calls) == len(set(calls)) == 3
 
@@ -199,7 +199,12 @@ def test_max_failures_ends_a_drain_that_continues(make_queue, engine, client, st
     queue.enqueue_many([{"n": n} for n in range(30)])
 
     with pytest.raises(DrainError) as caught:
-        drain(queue, fail_on(*range(30)), engine, 30, on_error="continue", max_failures=4)
+        drain(
+            queue,
+            fail_on(*range(30)),
+            engine,
+            DrainLimits(max_messages=30, on_error="continue", max_failures=4),
+        )
 
     report = caught.value.report
     assert (report.failed, report.stopped_by) == (4, "max_failures")
@@ -216,7 +221,7 @@ def test_a_time_limit_ends_the_drain_between_messages(make_queue, engine, client
         pause.wait(0.02)
         write_effect(msg, session)
 
-    report = drain(queue, handler, engine, 100, max_duration_s=0.3)
+    report = drain(queue, handler, engine, DrainLimits(max_messages=100, max_duration_s=0.3))
 
     assert report.stopped_by == "max_duration"
     assert 0 < report.handled < 100
@@ -225,7 +230,9 @@ def test_a_time_limit_ends_the_drain_between_messages(make_queue, engine, client
 
 
 def test_a_time_limit_ends_a_wait_too(queue, engine):
-    report = drain(queue, write_effect, engine, 100, max_duration_s=0.2, idle_ms=60_000)
+    report = drain(
+        queue, write_effect, engine, DrainLimits(max_messages=100, max_duration_s=0.2, idle_ms=60_000)
+    )
 
     assert (report.stopped_by, report.read) == ("max_duration", 0)
     assert report.seconds < 10
@@ -237,7 +244,10 @@ def test_should_stop_ends_the_drain_between_messages(make_queue, engine, client,
     asked = itertools.count()
 
     report = drain(
-        queue, write_effect, engine, 9, should_stop=lambda: len(effect_ids(engine)) >= 3 or next(asked) > 99
+        queue,
+        write_effect,
+        engine,
+        DrainLimits(max_messages=9, should_stop=lambda: len(effect_ids(engine)) >= 3 or next(asked) > 99),
     )
 
     assert (report.handled, report.handed_back, report.stopped_by) == (3, 6, "stop")
@@ -255,7 +265,7 @@ def test_an_interrupt_rolls_back_and_hands_back_even_with_continue(make_queue, e
             raise error
 
     with pytest.raises(error) as caught:
-        drain(queue, handler, engine, 5, on_error="continue")
+        drain(queue, handler, engine, DrainLimits(max_messages=5, on_error="continue"))
 
     assert effect_ids(engine) == ids[:2]
     assert {entry_id: count for entry_id, (_, count, _) in pending(client, stream).items()} == {
@@ -275,7 +285,7 @@ def test_a_message_whose_commit_fails_is_not_acked(make_queue, engine, client, s
         session.connection.rollback()
 
     with pytest.raises(DbError):
-        drain(queue, handler, engine, 2)
+        drain(queue, handler, engine, DrainLimits(max_messages=2, on_error="raise"))
 
     assert list(pending(client, stream)) == ids
     assert effect_ids(engine) == []
@@ -291,7 +301,7 @@ def test_a_malformed_entry_does_not_block_its_neighbours_and_fails_the_drain(
 
     for _ in range(2):
         with pytest.raises(DrainError) as caught:
-            drain(queue, write_effect, engine, 10, idle_ms=50)
+            drain(queue, write_effect, engine, DrainLimits(max_messages=10, idle_ms=50))
 
         assert [failure.id for failure in caught.value.failures] == [bad]
         assert isinstance(caught.value.failures[0].error, MalformedEntryError)
@@ -303,10 +313,10 @@ def test_messages_found_in_the_inbox_are_acked_without_their_handler(make_queue,
     queue = make_queue()
     queue.enqueue_many([{"n": n} for n in range(5)])
     inbox = Inbox()
-    drain(queue, write_effect, engine, 3, inbox=inbox)
+    drain(queue, write_effect, engine, DrainLimits(max_messages=3), inbox=inbox)
     client.xgroup_setid(stream, GROUP, "0-0")
 
-    report = drain(queue, write_effect, engine, 10, inbox=inbox, idle_ms=50)
+    report = drain(queue, write_effect, engine, DrainLimits(max_messages=10, idle_ms=50), inbox=inbox)
 
     assert (report.handled, report.skipped) == (2, 3)
     assert len(effect_ids(engine)) == 5
@@ -325,7 +335,7 @@ def test_a_redis_that_goes_away_in_the_middle_is_visible_and_the_report_tells_ho
             client.rename(stream, f"{stream}:moved")
 
     with pytest.raises(QueueError) as caught:
-        drain(queue, handler, engine, 40)
+        drain(queue, handler, engine, DrainLimits(max_messages=40))
 
     assert caught.value.drain_report.handled == len(effect_ids(engine)) > 20
 
@@ -344,7 +354,7 @@ def test_prefetched_messages_that_wait_long_are_renewed_and_claimed_ones_are_lef
             pause.wait(0.12)
             make_queue("thief").claim_stale(100, count=2)
 
-    report = drain(queue, handler, engine, 4)
+    report = drain(queue, handler, engine, DrainLimits(max_messages=4))
 
     stolen = [
         entry_id for entry_id, (consumer, _, _) in pending(client, stream).items() if consumer == b"thief"
@@ -366,7 +376,7 @@ def test_acks_of_committed_messages_do_not_wait_for_the_end_of_a_slow_batch(
         unacked.append(client.xpending(stream, GROUP)["pending"])
         pause.wait(0.06)
 
-    drain(queue, handler, engine, 10)
+    drain(queue, handler, engine, DrainLimits(max_messages=10))
 
     assert unacked[0] == 10
     assert unacked[-1] <= 4
@@ -379,8 +389,7 @@ def test_two_drains_at_a_time_share_the_messages(make_queue, engine, client, str
     workers = [
         threading.Thread(
             target=drain,
-            args=(queue, lambda msg, session: handled.append(msg.id), engine, 1_000),
-            kwargs={"idle_ms": 100},
+            args=(queue, lambda msg, session: handled.append(msg.id), engine, DrainLimits(idle_ms=100)),
         )
         for queue in queues
     ]
@@ -400,22 +409,27 @@ def test_malformed_entries_use_up_no_limit_of_their_neighbours(make_queue, engin
     ids = queue.enqueue_many([{"n": n} for n in range(3)])
 
     with pytest.raises(DrainError) as caught:
-        drain(queue, write_effect, engine, 3, on_error="continue", max_failures=1, idle_ms=50)
+        drain(
+            queue,
+            write_effect,
+            engine,
+            DrainLimits(max_messages=3, on_error="continue", max_failures=1, idle_ms=50),
+        )
 
     assert effect_ids(engine) == ids
     assert (caught.value.report.handled, caught.value.report.failed) == (3, 3)
 
 
-def test_own_messages_that_fail_each_time_are_quarantined_if_asked(make_queue, engine, client, stream):
+def test_own_messages_that_fail_each_time_are_dead_lettered_if_asked(make_queue, engine, client, stream):
     queue = make_queue()
     queue.enqueue({"n": 1})
     for _ in range(2):
         with pytest.raises(ValueError, match="order 1"):
-            drain(queue, fail_on(1), engine, 1, max_deliveries=2)
+            drain(queue, fail_on(1), engine, DrainLimits(max_messages=1, max_deliveries=2, on_error="raise"))
 
-    report = drain(queue, fail_on(1), engine, 1, max_deliveries=2)
+    report = drain(queue, fail_on(1), engine, DrainLimits(max_messages=1, max_deliveries=2, on_error="raise"))
 
-    assert (report.quarantined, pending(client, stream)) == (1, {})
+    assert (report.dead_lettered, pending(client, stream)) == (1, {})
 
 
 def test_a_queue_is_drained_once_at_a_time(make_queue, engine):
@@ -423,10 +437,10 @@ def test_a_queue_is_drained_once_at_a_time(make_queue, engine):
     queue.enqueue_many([{"n": n} for n in range(2)])
 
     def handler(msg, session):
-        drain(queue, write_effect, engine, 10)
+        drain(queue, write_effect, engine, DrainLimits(max_messages=10, on_error="raise"))
 
     with pytest.raises(RuntimeError, match="draining already"):
-        drain(queue, handler, engine, 10)
+        drain(queue, handler, engine, DrainLimits(max_messages=10, on_error="raise"))
 
     assert effect_ids(engine) == []
 
@@ -446,7 +460,7 @@ def test_an_exception_that_takes_no_notes_leaves_as_it_is(make_queue, engine):
     queue.enqueue({"n": 1})
 
     with pytest.raises(Stubborn):
-        drain(queue, handler, engine, 1)
+        drain(queue, handler, engine, DrainLimits(max_messages=1, on_error="raise"))
 
 
 @pytest.mark.parametrize("kind", ["async generator", "future"])
@@ -462,7 +476,7 @@ def test_a_result_that_may_not_have_run_is_never_acked(make_queue, engine, clien
     }
 
     with pytest.raises(TypeError, match="may not have run"):
-        drain(queue, handlers[kind], engine, 1)
+        drain(queue, handlers[kind], engine, DrainLimits(max_messages=1, on_error="raise"))
 
     assert list(pending(client, stream)) == ids
 
@@ -476,6 +490,6 @@ def test_options_that_a_handler_sets_on_its_connection_end_with_its_message(make
         seen.append(session.connection.get_execution_options().get("tenant"))
         session.connection.execution_options(tenant=msg.payload["n"])
 
-    drain(queue, handler, engine, 2)
+    drain(queue, handler, engine, DrainLimits(max_messages=2))
 
     assert seen == [None, None]

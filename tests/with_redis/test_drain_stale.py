@@ -1,4 +1,4 @@
-"""drain_stale: the recovery of what dead workers left, and the quarantine of what kills them."""
+"""drain_stale: the recovery of what dead workers left, and the dead letters of what kills them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ import pytest
 from sqlalchemy import insert, select, text
 from sqlalchemy.exc import OperationalError
 
-from conquiet import DbSession, DrainError, Inbox, MalformedEntryError, QueueError, drain_stale
-from conquiet.consume import quarantine, quarantine_stream
+from conquiet import (
+    DbSession,
+    DeadLetter,
+    DrainError,
+    DrainLimits,
+    Inbox,
+    MalformedEntryError,
+    QueueError,
+    drain_stale,
+)
+from conquiet.consume import dead_letter_stream
+from conquiet.consume.stream_channel import StreamChannel
 from tests.conftest import effects
 
 GROUP = "billing"
@@ -45,7 +55,7 @@ def abandoned(make_queue, client, stream):
 def test_stale_messages_are_claimed_handled_and_acked(make_queue, engine, client, stream, abandoned):
     ids = abandoned(130)
 
-    report = drain_stale(make_queue(), write_effect, engine, 1_000)
+    report = drain_stale(make_queue(), write_effect, engine, DrainLimits(max_messages=1_000))
 
     assert effect_ids(engine) == ids
     assert pending(client, stream) == []
@@ -56,7 +66,7 @@ def test_messages_that_are_not_idle_long_enough_are_left_alone(make_queue, engin
     make_queue().enqueue({"n": 1})
     make_queue("busy").read(50)
 
-    report = drain_stale(make_queue(), write_effect, engine, 10)
+    report = drain_stale(make_queue(), write_effect, engine, DrainLimits(max_messages=10))
 
     assert report.read == 0
     assert len(pending(client, stream)) == 1
@@ -66,7 +76,7 @@ def test_new_messages_are_left_to_others(make_queue, engine):
     queue = make_queue()
     queue.enqueue({"n": 1})
 
-    report = drain_stale(queue, write_effect, engine, 10, min_idle_ms=0)
+    report = drain_stale(queue, write_effect, engine, DrainLimits(max_messages=10), min_idle_ms=0)
 
     assert report.read == 0
     assert queue.backlog_stats().lag == 1
@@ -75,7 +85,7 @@ def test_new_messages_are_left_to_others(make_queue, engine):
 def test_it_is_bounded_by_max_messages(make_queue, engine, client, stream, abandoned):
     ids = abandoned(25)
 
-    report = drain_stale(make_queue(), write_effect, engine, 12)
+    report = drain_stale(make_queue(), write_effect, engine, DrainLimits(max_messages=12))
 
     assert (report.handled, report.stopped_by) == (12, "max_messages")
     assert pending(client, stream) == ids[12:]
@@ -92,7 +102,9 @@ def test_a_failure_is_tried_once_in_one_drain_even_if_everything_counts_as_stale
         raise ValueError
 
     with pytest.raises(DrainError):
-        drain_stale(make_queue(), handler, engine, 100, min_idle_ms=0, on_error="continue")
+        drain_stale(
+            make_queue(), handler, engine, DrainLimits(max_messages=100, on_error="continue"), min_idle_ms=0
+        )
 
     assert len(calls) == len(set(calls)) == 5
 
@@ -104,7 +116,7 @@ def test_what_was_claimed_and_not_begun_is_handed_back(make_queue, engine, clien
         raise ValueError
 
     with pytest.raises(ValueError) as caught:  # noqa: PT011 -- the handler's own
-        drain_stale(make_queue(), handler, engine, 4)
+        drain_stale(make_queue(), handler, engine, DrainLimits(max_messages=4, on_error="raise"))
 
     counts = [row["times_delivered"] for row in client.xpending_range(stream, GROUP, "-", "+", 10)]
     assert counts == [3, 2, 2, 2]
@@ -117,52 +129,64 @@ def test_entries_that_were_deleted_do_not_hide_the_ones_behind_them(
     ids = abandoned(40)
     client.xdel(stream, *ids[:30])
 
-    report = drain_stale(make_queue(), write_effect, engine, 100)
+    report = drain_stale(make_queue(), write_effect, engine, DrainLimits(max_messages=100))
 
     assert effect_ids(engine) == ids[30:]
     assert report.handled == 10
 
 
-def test_without_max_deliveries_nothing_is_quarantined(make_queue, engine, client, stream, abandoned):
+def give_up(queue, msg):
+    """Make it a dead letter, as a drain does when its handler says so; returns whether it became one."""
+    channel = StreamChannel.for_drain(queue, (), None)
+    settlement = channel.decide(msg, DeadLetter("by hand"), 0.0)
+    channel.settle([settlement])
+    return not settlement.is_refused
+
+
+def test_without_max_deliveries_nothing_is_dead_lettered(make_queue, engine, client, stream, abandoned):
     abandoned(1, deliveries=1_000)
 
-    report = drain_stale(make_queue(), write_effect, engine, 10)
+    report = drain_stale(make_queue(), write_effect, engine, DrainLimits(max_messages=10))
 
     assert report.handled == 1
-    assert client.exists(quarantine_stream(stream)) == 0
+    assert client.exists(dead_letter_stream(stream)) == 0
 
 
-def test_a_message_delivered_too_often_is_moved_to_the_quarantine_with_all_that_is_known(
+def test_a_message_delivered_too_often_is_moved_to_the_dead_letters_with_all_that_is_known(
     make_queue, engine, client, stream, abandoned
 ):
     (poison,) = abandoned(1, deliveries=3)
 
-    report = drain_stale(make_queue(), write_effect, engine, 10, max_deliveries=3)
+    report = drain_stale(make_queue(), write_effect, engine, DrainLimits(max_messages=10, max_deliveries=3))
 
-    assert (report.read, report.handled, report.quarantined) == (1, 0, 1)
+    assert (report.read, report.handled, report.dead_lettered) == (1, 0, 1)
     assert (effect_ids(engine), pending(client, stream)) == ([], [])
-    ((_, fields),) = client.xrange(quarantine_stream(stream))
+    ((_, fields),) = client.xrange(dead_letter_stream(stream))
     kept = json.loads(fields[b"data"])
-    assert (kept["stream"], kept["group"], kept["id"], kept["deliveryCount"]) == (stream, GROUP, poison, 4)
-    assert (kept["payload"], kept["reason"]) == ({"n": 0}, "delivered 4 times")
+    place = (kept["topic"], kept["group"], kept["partition"], kept["originalMessageId"], kept["attempts"])
+    assert place == (stream, GROUP, 0, poison, 4)
+    assert kept["envelope"]["payload"] == {"n": 0}
+    assert (kept["errorType"], kept["errorMessage"]) == ("DeliveredTooOften", "delivered 4 times")
 
 
-def test_a_committed_message_is_acked_instead_of_quarantined(make_queue, engine, client, stream, abandoned):
+def test_a_committed_message_is_acked_instead_of_dead_lettered(make_queue, engine, client, stream, abandoned):
     done, failing = abandoned(2, deliveries=3)
     inbox = Inbox()
     inbox.create_table(engine)
     with DbSession(engine) as session:
         inbox.record(session, stream=stream, group=GROUP, entry_id=done)
 
-    report = drain_stale(make_queue(), write_effect, engine, 10, max_deliveries=3, inbox=inbox)
+    report = drain_stale(
+        make_queue(), write_effect, engine, DrainLimits(max_messages=10, max_deliveries=3), inbox=inbox
+    )
 
-    assert (report.skipped, report.quarantined, report.handled) == (1, 1, 0)
+    assert (report.skipped, report.dead_lettered, report.handled) == (1, 1, 0)
     assert pending(client, stream) == []
-    (letter,) = client.xrange(quarantine_stream(stream))
-    assert json.loads(letter[1][b"data"])["id"] == failing
+    (letter,) = client.xrange(dead_letter_stream(stream))
+    assert json.loads(letter[1][b"data"])["originalMessageId"] == failing
 
 
-def test_nothing_is_quarantined_while_the_inbox_cannot_be_asked(
+def test_nothing_is_dead_lettered_while_the_inbox_cannot_be_asked(
     make_queue, engine, client, stream, abandoned
 ):
     (entry_id,) = abandoned(1, deliveries=3)
@@ -175,22 +199,26 @@ def test_nothing_is_quarantined_while_the_inbox_cannot_be_asked(
 
     with pytest.raises(OperationalError):
         drain_stale(
-            make_queue(), write_effect, engine, 10, max_deliveries=3, inbox=inbox, should_stop=drop_inbox
+            make_queue(),
+            write_effect,
+            engine,
+            DrainLimits(max_messages=10, max_deliveries=3, should_stop=drop_inbox),
+            inbox=inbox,
         )
 
     assert pending(client, stream) == [entry_id]
-    assert client.xlen(quarantine_stream(stream)) == 0
+    assert client.xlen(dead_letter_stream(stream)) == 0
 
 
 def test_a_message_at_the_limit_is_handled_once_more(make_queue, engine, abandoned):
     abandoned(1, deliveries=2)
 
-    report = drain_stale(make_queue(), write_effect, engine, 10, max_deliveries=3)
+    report = drain_stale(make_queue(), write_effect, engine, DrainLimits(max_messages=10, max_deliveries=3))
 
-    assert (report.handled, report.quarantined) == (1, 0)
+    assert (report.handled, report.dead_lettered) == (1, 0)
 
 
-def test_a_malformed_entry_is_quarantined_with_its_raw_bytes(make_queue, engine, client, stream):
+def test_a_malformed_entry_is_dead_lettered_with_its_raw_bytes(make_queue, engine, client, stream):
     raw = b"\xff\x00 not text"
     bad = client.xadd(stream, {"data": raw}).decode()
     with pytest.raises(MalformedEntryError):
@@ -198,11 +226,14 @@ def test_a_malformed_entry_is_quarantined_with_its_raw_bytes(make_queue, engine,
     client.xclaim(stream, GROUP, "dead", 0, [bad], idle=120_000, retrycount=5)
 
     report = drain_stale(
-        make_queue(), write_effect, engine, 10, max_deliveries=3, quarantine_to=f"{stream}:bad"
+        make_queue(),
+        write_effect,
+        engine,
+        DrainLimits(max_messages=10, max_deliveries=3),
     )
 
-    assert (report.quarantined, report.failed, pending(client, stream)) == (1, 0, [])
-    ((_, fields),) = client.xrange(f"{stream}:bad")
+    assert (report.dead_lettered, report.failed, pending(client, stream)) == (1, 0, [])
+    ((_, fields),) = client.xrange(dead_letter_stream(stream))
     ((name, value),) = json.loads(fields[b"data"])["fieldsBase64"]
     assert (base64.b64decode(name), base64.b64decode(value)) == (b"data", raw)
 
@@ -215,42 +246,43 @@ def test_a_malformed_entry_below_the_limit_fails_the_drain_and_stays_pending(
         make_queue("dead").read(50)
 
     with pytest.raises(DrainError):
-        drain_stale(make_queue(), write_effect, engine, 10, min_idle_ms=0)
+        drain_stale(make_queue(), write_effect, engine, DrainLimits(max_messages=10), min_idle_ms=0)
 
     assert len(pending(client, stream)) == 1
 
 
-def test_a_payload_that_its_handler_made_unwritable_is_quarantined_as_json_text(make_queue, client, stream):
+def test_a_payload_that_its_handler_made_unwritable_is_dead_lettered_as_json_text(make_queue, client, stream):
     client.xadd(stream, {"data": "{}"})
     queue = make_queue()
     (msg,) = queue.read(50)
     msg.payload["half"] = "\ud800"
 
-    assert quarantine(queue, msg, reason="by hand") is not None
+    assert give_up(queue, msg)
 
-    ((_, fields),) = client.xrange(quarantine_stream(stream))
-    assert json.loads(json.loads(fields[b"data"])["payloadJson"]) == {"half": "\ud800"}
+    ((_, fields),) = client.xrange(dead_letter_stream(stream))
+    ((_, value),) = json.loads(fields[b"data"])["fieldsBase64"]
+    assert json.loads(base64.b64decode(value)) == {"half": "\ud800"}
 
 
-def test_a_message_that_another_consumer_has_taken_is_not_quarantined(make_queue, client, stream):
+def test_a_message_that_another_consumer_has_taken_is_not_dead_lettered(make_queue, client, stream):
     queue = make_queue()
     queue.enqueue({"n": 1})
     (msg,) = queue.read(50)
     make_queue("thief").claim_stale(0)
 
-    assert quarantine(queue, msg, reason="too late") is None
+    assert not give_up(queue, msg)
 
-    assert client.exists(quarantine_stream(stream)) == 0
+    assert client.exists(dead_letter_stream(stream)) == 0
     assert pending(client, stream) == [msg.id]
 
 
-def test_a_quarantine_that_cannot_be_written_leaves_the_message_pending(make_queue, client, stream):
+def test_a_dead_letter_that_cannot_be_written_leaves_the_message_pending(make_queue, client, stream):
     queue = make_queue()
     queue.enqueue({"n": 1})
     (msg,) = queue.read(50)
-    client.set(quarantine_stream(stream), "not a stream")
+    client.set(dead_letter_stream(stream), "not a stream")
 
     with pytest.raises(QueueError, match="WRONGTYPE"):
-        quarantine(queue, msg, reason="by hand")
+        give_up(queue, msg)
 
     assert pending(client, stream) == [msg.id]

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from conquiet import DrainError, drain
+from conquiet import DrainError, DrainLimits, drain
 from conquiet.logs import FIELDS, JsonFormatter, MessageFilter, about
 from conquiet.masking import remember_secret
 from tests.spans import trace_of
@@ -42,9 +42,9 @@ def test_the_line_of_a_failed_message_names_it(queue, engine, lines, stream, spa
     entry_id = queue.enqueue({"n": 1})
 
     with pytest.raises(ValueError, match="no such customer"):
-        drain(queue, fail, engine, 10, idle_ms=20)
+        drain(queue, fail, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="raise"))
 
-    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.loop"]
+    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.engine"]
     assert {name: line[name] for name in ("level", "stream", "group", "message_id", "consumer")} == {
         "level": "warning",
         "stream": stream,
@@ -52,7 +52,10 @@ def test_the_line_of_a_failed_message_names_it(queue, engine, lines, stream, spa
         "message_id": entry_id,
         "consumer": "worker-1",
     }
-    assert line["message"] == f"entry {entry_id} of stream '{stream}' failed for group 'billing'"
+    assert (
+        line["message"]
+        == f"entry {entry_id} of stream '{stream}' for group 'billing' failed at attempt 1: failed"
+    )
     assert line["trace_id"] == trace_of(spans.one("process"))
     assert line["time"].endswith("+00:00")
     assert "ValueError: no such customer" in line["exception"]
@@ -63,9 +66,9 @@ def test_without_tracing_the_line_is_the_same_but_for_the_trace(queue, engine, l
     entry_id = queue.enqueue({"n": 1})
 
     with pytest.raises(ValueError, match="no such customer"):
-        drain(queue, fail, engine, 10, idle_ms=20)
+        drain(queue, fail, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="raise"))
 
-    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.loop"]
+    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.engine"]
     assert line["message_id"] == entry_id
     assert "trace_id" not in line
 
@@ -77,7 +80,7 @@ def test_what_a_handler_logs_names_its_message_and_nothing_does_after_it(queue, 
     def handle(_msg, _session):
         log.warning("charged %s", "card", extra={"amount": 12, "order": {"url": "redis://u:pa55w0rd@h"}})
 
-    drain(queue, handle, engine, 10, idle_ms=20)
+    drain(queue, handle, engine, DrainLimits(max_messages=10, idle_ms=20))
     log.warning("afterwards")
 
     inside, after = lines()
@@ -115,10 +118,10 @@ def test_an_application_may_give_its_records_any_of_our_names(queue, engine, lin
     entry_id = queue.enqueue_many([{"n": 1}, {"n": 2}])[0]
 
     with pytest.raises(DrainError) as raised:
-        drain(queue, fail_the_first, engine, 10, idle_ms=20, on_error="continue")
+        drain(queue, fail_the_first, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="continue"))
 
     assert raised.value.report.handled == 1
-    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.loop"]
+    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.engine"]
     assert (line["stream"], line["message_id"]) == (stream, entry_id)
     assert line["trace_id"] == "the application's"
     assert "conquiet" not in line
@@ -128,12 +131,12 @@ def test_a_log_that_cannot_be_written_decides_about_no_message(queue, engine, ca
     def refuse(_record):
         raise RuntimeError("the filter is broken")
 
-    log = logging.getLogger("conquiet.consume.loop")
+    log = logging.getLogger("conquiet.consume.engine")
     log.addFilter(refuse)
     queue.enqueue_many([{"n": 1}, {"n": 2}])
 
     with pytest.raises(DrainError) as raised:
-        drain(queue, fail_the_first, engine, 10, idle_ms=20, on_error="continue")
+        drain(queue, fail_the_first, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="continue"))
 
     log.removeFilter(refuse)
     assert (raised.value.report.handled, raised.value.report.failed) == (1, 1)
@@ -144,10 +147,10 @@ def test_a_line_of_ours_names_the_place_that_logged_it(queue, engine, caplog):
     queue.enqueue({"n": 1})
 
     with pytest.raises(ValueError, match="no such customer"):
-        drain(queue, fail, engine, 10, idle_ms=20)
+        drain(queue, fail, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="raise"))
 
-    (record,) = [record for record in caplog.records if record.name == "conquiet.consume.loop"]
-    assert (record.module, record.funcName) == ("loop", "_fail")
+    (record,) = [record for record in caplog.records if record.name == "conquiet.consume.engine"]
+    assert (record.module, record.funcName) == ("engine", "_decided")
 
 
 def test_the_filter_gives_the_fields_of_our_own_lines_too(queue, engine):
@@ -156,11 +159,11 @@ def test_the_filter_gives_the_fields_of_our_own_lines_too(queue, engine):
     handler = logging.StreamHandler(written)
     handler.addFilter(MessageFilter())
     handler.setFormatter(logging.Formatter("%(group)s %(message_id)s %(topic)s"))
-    log = logging.getLogger("conquiet.consume.loop")
+    log = logging.getLogger("conquiet.consume.engine")
     log.addHandler(handler)
 
     with pytest.raises(ValueError, match="no such customer"):
-        drain(queue, fail, engine, 10, idle_ms=20)
+        drain(queue, fail, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="raise"))
 
     log.removeHandler(handler)
     assert written.getvalue().startswith(f"billing {entry_id} None\n")

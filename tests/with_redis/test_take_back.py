@@ -1,11 +1,11 @@
-"""drain(take_back_from=…): a second try first handles what the first one left."""
+"""drain(take_over_from=…): a second try first handles what the first one left."""
 
 from __future__ import annotations
 
 import pytest
 from sqlalchemy import insert, select
 
-from conquiet import DrainError, drain
+from conquiet import DrainError, DrainLimits, drain
 from tests.conftest import effects
 
 GROUP = "billing"
@@ -30,7 +30,13 @@ def test_what_an_earlier_try_left_is_handled_first_and_its_name_is_forgotten(mak
     leave_pending(make_queue, "try-2", 2)
     queue = make_queue("try-3")
 
-    report = drain(queue, write_effect, engine, 100, idle_ms=10, take_back_from=["try-1", "try-2"])
+    report = drain(
+        queue,
+        write_effect,
+        engine,
+        DrainLimits(max_messages=100, idle_ms=10),
+        take_over_from=["try-1", "try-2"],
+    )
 
     assert effect_ids(engine) == ids
     assert (report.handled, queue.backlog_stats().pending, queue.consumer_names()) == (6, 0, ["try-3"])
@@ -42,7 +48,7 @@ def test_nothing_is_taken_from_a_consumer_that_was_not_named(make_queue, engine)
     left = leave_pending(make_queue, "try-1", 2)
     queue = make_queue("try-2")
 
-    drain(queue, write_effect, engine, 100, idle_ms=10, take_back_from=["try-1"])
+    drain(queue, write_effect, engine, DrainLimits(max_messages=100, idle_ms=10), take_over_from=["try-1"])
 
     assert effect_ids(engine) == left
     assert {c.name: c.pending for c in queue.backlog_stats().consumers}["alive"] == len(held)
@@ -59,7 +65,13 @@ def test_what_fails_after_it_was_taken_back_stays_pending_with_its_count(make_qu
 
     queue = make_queue("try-2")
     with pytest.raises(DrainError):
-        drain(queue, fail_one, engine, 100, idle_ms=10, on_error="continue", take_back_from=["try-1"])
+        drain(
+            queue,
+            fail_one,
+            engine,
+            DrainLimits(max_messages=100, idle_ms=10, on_error="continue"),
+            take_over_from=["try-1"],
+        )
 
     (row,) = client.xpending_range(stream, GROUP, "-", "+", 10)
     assert (row["message_id"].decode(), row["consumer"], row["times_delivered"]) == (left[1], b"try-2", 2)
@@ -70,7 +82,7 @@ def test_a_limit_that_is_reached_leaves_the_rest_with_the_earlier_try(make_queue
     left = leave_pending(make_queue, "try-1", 30)
     queue = make_queue("try-2")
 
-    drain(queue, write_effect, engine, 12, idle_ms=10, take_back_from=["try-1"])
+    drain(queue, write_effect, engine, DrainLimits(max_messages=12, idle_ms=10), take_over_from=["try-1"])
 
     assert effect_ids(engine) == left[:12]
     assert {c.name: c.pending for c in queue.backlog_stats().consumers} == {"try-1": 18, "try-2": 0}
@@ -81,7 +93,13 @@ def test_an_entry_that_is_gone_from_the_stream_ends_nothing(make_queue, engine, 
     left = leave_pending(make_queue, "try-1", 3)
     client.xdel(stream, left[1])
 
-    drain(make_queue("try-2"), write_effect, engine, 100, idle_ms=10, take_back_from=["try-1"])
+    drain(
+        make_queue("try-2"),
+        write_effect,
+        engine,
+        DrainLimits(max_messages=100, idle_ms=10),
+        take_over_from=["try-1"],
+    )
 
     assert effect_ids(engine) == [left[0], left[2]]
 
@@ -92,15 +110,17 @@ def test_a_malformed_entry_that_was_left_is_told(make_queue, engine, client, str
     client.xreadgroup(GROUP, "try-1", {stream: ">"})
 
     with pytest.raises(DrainError) as told:
-        drain(queue, write_effect, engine, 100, idle_ms=10, take_back_from=["try-1"])
+        drain(
+            queue, write_effect, engine, DrainLimits(max_messages=100, idle_ms=10), take_over_from=["try-1"]
+        )
 
     assert [failure.id for failure in told.value.failures] == [bad]
 
 
 @pytest.mark.parametrize("names", ["try-1", ["try-1", "worker-1"]])
 def test_a_string_or_the_own_name_is_refused(queue, engine, names):
-    with pytest.raises(ValueError, match="take_back_from"):
-        drain(queue, write_effect, engine, 1, idle_ms=10, take_back_from=names)
+    with pytest.raises(ValueError, match="take_over_from"):
+        drain(queue, write_effect, engine, DrainLimits(max_messages=1, idle_ms=10), take_over_from=names)
 
 
 def test_a_consumer_with_something_pending_is_not_removed(make_queue):
@@ -134,8 +154,13 @@ def test_what_one_drain_handed_back_the_next_one_takes_before_new_messages(make_
         write_effect(msg, session)
         done.append(msg.id)
 
-    first = drain(make_queue("run-1"), count, engine, 100, idle_ms=10, should_stop=lambda: len(done) == 3)
-    second = drain(make_queue("run-2"), count, engine, 100, idle_ms=10)
+    first = drain(
+        make_queue("run-1"),
+        count,
+        engine,
+        DrainLimits(max_messages=100, idle_ms=10, should_stop=lambda: len(done) == 3),
+    )
+    second = drain(make_queue("run-2"), count, engine, DrainLimits(max_messages=100, idle_ms=10))
 
     assert (first.handled, first.handed_back > 0, second.handled) == (3, True, 17)
     assert effect_ids(engine) == ids
@@ -145,6 +170,6 @@ def test_what_another_consumer_holds_is_not_taken_as_handed_back(make_queue, eng
     make_queue().enqueue_many([{"n": n} for n in range(4)])
     leave_pending(make_queue, "alive", 4)
 
-    report = drain(make_queue("run-2"), write_effect, engine, 100, idle_ms=10)
+    report = drain(make_queue("run-2"), write_effect, engine, DrainLimits(max_messages=100, idle_ms=10))
 
     assert (report.read, effect_ids(engine)) == (0, [])

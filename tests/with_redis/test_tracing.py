@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 from sqlalchemy import insert
 
-from conquiet import Outbox, OutboxRelay, QueueConsumer, StreamWriter, drain, open_client
+from conquiet import DrainLimits, Outbox, OutboxRelay, QueueConsumer, StreamWriter, drain, open_client
 from conquiet.tracing import disable, enable, headers, working
 from tests.conftest import effects
 from tests.spans import id_of, parent_of, trace_of, traced, traceparent_of
@@ -38,7 +38,12 @@ def test_a_member_that_the_sender_has_put_there_itself_stays(queue, engine):
     with traced(payload_field="_trace"):
         queue.enqueue(sent[0])
         queue.enqueue_many(sent[1:])
-        drain(queue, lambda msg, _session: seen.append(msg.payload), engine, 10, idle_ms=20)
+        drain(
+            queue,
+            lambda msg, _session: seen.append(msg.payload),
+            engine,
+            DrainLimits(max_messages=10, idle_ms=20),
+        )
 
     assert seen == sent
 
@@ -48,7 +53,7 @@ def test_a_drained_message_is_one_trace_from_read_to_ack(queue, engine, spans, s
     send = spans.one("send")
     spans.clear()
 
-    drain(queue, note, engine, 10, idle_ms=20)
+    drain(queue, note, engine, DrainLimits(max_messages=10, idle_ms=20))
 
     receive, process, commit, ack = (spans.one(name) for name in ("receive", "process", "commit", "ack"))
     assert send.name == f"send {stream}"
@@ -101,7 +106,7 @@ def test_a_plain_entry_carries_no_context_unless_a_member_is_named_for_it(queue,
 def test_the_named_member_makes_handling_a_part_of_the_senders_trace(queue, engine):
     with traced(payload_field="_trace") as spans:
         queue.enqueue({"n": 1})
-        drain(queue, note, engine, 10, idle_ms=20)
+        drain(queue, note, engine, DrainLimits(max_messages=10, idle_ms=20))
 
     send = spans.one("send")
     assert {parent_of(spans.one(name)) for name in ("receive", "process")} == {id_of(send)}
@@ -113,7 +118,12 @@ def test_what_a_handler_puts_into_the_outbox_carries_the_handlers_context(queue,
     outbox.create_table(engine)
     queue.enqueue({"n": 1})
     with traced(payload_field="_trace") as spans:
-        drain(queue, lambda _msg, session: outbox.enqueue(session, f"{stream}:next", {"n": 2}), engine, 1)
+        drain(
+            queue,
+            lambda _msg, session: outbox.enqueue(session, f"{stream}:next", {"n": 2}),
+            engine,
+            DrainLimits(max_messages=1),
+        )
 
     OutboxRelay(engine, client).relay()
 
@@ -129,7 +139,7 @@ def test_a_handlers_own_spans_are_children_of_its_message(queue, engine, spans):
         with tracer.start_as_current_span("charge card"):
             note(msg, session)
 
-    drain(queue, handle, engine, 10, idle_ms=20)
+    drain(queue, handle, engine, DrainLimits(max_messages=10, idle_ms=20))
 
     assert parent_of(spans.one("charge")) == id_of(spans.one("process"))
     assert not trace.get_current_span().get_span_context().is_valid
@@ -142,7 +152,7 @@ def test_a_failing_message_is_an_error_without_its_passwords(queue, engine, span
         raise ConnectionError("no answer from postgresql://shop:s3cr3t-word@db/shop")
 
     with pytest.raises(ConnectionError):
-        drain(queue, fail, engine, 10, idle_ms=20)
+        drain(queue, fail, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="raise"))
 
     process = spans.one("process")
     (event,) = process.events
@@ -183,7 +193,7 @@ def test_a_task_that_drains_is_the_parent_of_what_has_no_sender_and_linked_to_th
         queue.enqueue({"n": 1})
         StreamWriter(queue.client, queue.config.stream_key)._enqueue({"n": 2})
         with working("task drain"):
-            drain(queue, note, engine, 10, idle_ms=20)
+            drain(queue, note, engine, DrainLimits(max_messages=10, idle_ms=20))
 
     send, task = spans.one("send"), spans.one("task")
     linked, child = spans.all("process")
@@ -197,7 +207,7 @@ def test_off_means_no_span_and_no_byte_more(queue, engine, client, stream, spans
 
     queue.enqueue({"n": 1})
     with working("task"):
-        drain(queue, note, engine, 10, idle_ms=20)
+        drain(queue, note, engine, DrainLimits(max_messages=10, idle_ms=20))
 
     assert list(spans) == []
     assert headers() == {}

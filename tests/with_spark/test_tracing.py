@@ -6,6 +6,7 @@ import json
 
 import pyarrow as pa
 
+from conquiet import DrainLimits
 from conquiet.mq import drain_partition
 from conquiet.spark import publish
 from conquiet.spark.wrapping import json_headers, with_headers
@@ -23,7 +24,9 @@ def test_a_drain_goes_on_with_the_trace_of_the_driver_that_published(spark, topi
         headers={"tenant": "a"},
     )
     for partition in topic.partitions:
-        drain_partition(topic, partition, "billing", lambda _msg: None, max_messages=10, idle_ms=20)
+        drain_partition(
+            topic, partition, "billing", lambda _msg: None, limits=DrainLimits(max_messages=10, idle_ms=20)
+        )
 
     send, processed = spans.one("send"), spans.all("process")
     assert {json.dumps(envelope["headers"]) for envelope in envelopes_in(valkey, topic)} == {

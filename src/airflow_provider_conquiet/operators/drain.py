@@ -144,7 +144,7 @@ class DrainOperator(HandlingOperator):
             settings = self.settings()
             queue = hook.queue(str(self.stream), self.group, consumer)
         earlier = task_try.others_among(queue.consumer_names())
-        arguments = settings.as_arguments() | {"idle_ms": self.idle_ms, "take_back_from": earlier}
+        arguments = settings.as_arguments() | {"idle_ms": self.idle_ms, "take_over_from": earlier}
 
         def drain_until(should_stop: ShouldStop) -> DrainReport:
             return drain(queue, handler, engine, should_stop=should_stop, **arguments)

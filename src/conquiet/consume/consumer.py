@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 from sqlalchemy import Engine
 
 from conquiet.consume.handling import Handler, MessageHandling
-from conquiet.consume.observing import ObservedHandling
+from conquiet.consume.observing import Spans
+from conquiet.consume.outcome import DeadLetter, Retry, Settlement, Skipped
 from conquiet.db import Inbox
+from conquiet.errors import MessageRejectedError
 from conquiet.logs import naming_messages_of
 from conquiet.queue import QueueConfig, QueueMessage, RedisStreamsQueue
+from conquiet.tracing import Where, active_traces
 
 
 class QueueConsumer:
     """Delivers one message at a time until `stop()`; never acks, retries or reclaims by itself.
 
-    `run` is the one exception to the first: there the commit of the handler's transaction is the word that
-    the message may be acked.
+    `run` is the one exception to the first: there a message is acked after the commit of its handler's
+    transaction.
     """
 
     def __init__(self, queue: RedisStreamsQueue) -> None:
@@ -64,7 +66,7 @@ class QueueConsumer:
         self.queue.ack(msg)
 
     def claim_stale(self, min_idle_ms: int | None = None, count: int = 10) -> list[QueueMessage]:
-        """Take over stale messages, idle for `claim_idle_ms` unless told otherwise; only when called."""
+        """Take over stale messages, idle for `claim_idle_ms` unless given; only when called."""
         return self.queue.claim_stale(
             self.config.claim_idle_ms if min_idle_ms is None else min_idle_ms, count
         )
@@ -74,35 +76,69 @@ class QueueConsumer:
 
         With an inbox, a message that was handled before is acked without its handler.
         """
-        with ExitStack() as stack:
-            handling = stack.enter_context(MessageHandling(handler, engine, inbox))
-            observed = ObservedHandling(self.queue, handling)
-            stack.enter_context(naming_messages_of(observed))
-            msg = self._next(observed)
-            while not (msg is None and self._is_stopping):
-                if msg is None:
-                    handling.release()
-                    msg = self._next(observed)
-                else:
-                    observed.handle(msg)
-                    msg = self._ack_and_next(observed, msg)
+        with MessageHandling(handler, engine, inbox) as handling:
+            running = _Running(self.queue, handling)
+            with naming_messages_of(running):
+                msg = running.read(self)
+                while not (msg is None and self._is_stopping):
+                    if msg is None:
+                        handling.release()
+                        msg = running.read(self)
+                    else:
+                        running.handle(msg)
+                        msg = running.ack_and_read(self, msg)
 
-    def _next(self, observed: ObservedHandling) -> QueueMessage | None:
-        started = time.time_ns()
-        msg = self.next()
-        observed.has_read(started, 1)
+
+class _Running:
+    """One `run`: its messages, with their spans and log fields."""
+
+    def __init__(self, queue: RedisStreamsQueue, handling: MessageHandling) -> None:
+        config = queue.config
+        self._queue = queue
+        self._handling = handling
+        self._spans = Spans(
+            Where(destination=config.stream_key, group=config.consumer_group, consumer=config.consumer_name)
+        )
+        self.consumer = config.consumer_name
+        self.handled: QueueMessage | None = None
+
+    def read(self, consumer: QueueConsumer) -> QueueMessage | None:
+        started_ns = time.time_ns()
+        msg = consumer.next()
+        self._spans.received([] if msg is None else [msg], started_ns)
         return msg
 
-    def _ack_and_next(self, observed: ObservedHandling, done: QueueMessage) -> QueueMessage | None:
+    def handle(self, msg: QueueMessage) -> None:
+        self.handled = msg
+        try:
+            traces = active_traces()
+            if traces is None:
+                outcome = self._handling.handle(msg)
+            else:
+                with self._spans.processing(traces, msg) as processing:
+                    outcome = self._handling.handle(msg)
+                    processing.ended("skipped" if isinstance(outcome, Skipped) else "handled")
+        finally:
+            self.handled = None
+        if isinstance(outcome, Retry | DeadLetter):
+            raise MessageRejectedError(msg.id, stream=msg.stream, answer=outcome)
+
+    def ack_and_read(self, consumer: QueueConsumer, done: QueueMessage) -> QueueMessage | None:
         # After the commit; a crash in between redelivers, the other order would lose.
-        if self._is_stopping or observed.is_traced:
-            observed.ack([done.id])
-            return self._next(observed)
+        started_ns = time.time_ns()
+        if consumer.is_stopping or self._spans.are_on:
+            settled = [Settlement("ack", done.id, done.delivery_count)]
+            try:
+                self._queue.ack_ids([done.id])
+            except Exception as error:
+                self._spans.settled(settled, started_ns, str(error))
+                raise
+            self._spans.settled(settled, started_ns)
+            return self.read(consumer)
         # The server acks before it waits for the next one: one round trip less for each message.
-        started = time.time_ns()
-        messages = self.queue.ack_and_read([done.id], self.config.block_ms)
-        observed.has_read(started, 1)
-        return _only(messages)
+        msg = _only(self._queue.ack_and_read([done.id], consumer.config.block_ms))
+        self._spans.received([] if msg is None else [msg], started_ns)
+        return msg
 
 
 def _only(messages: list[QueueMessage]) -> QueueMessage | None:

@@ -5,79 +5,100 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from enum import Enum
 from types import TracebackType
 from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from conquiet.arguments import check_non_negative_int
+from conquiet.consume.channel import Message
+from conquiet.consume.outcome import Ack, Answer, DeadLetter, Outcome, Retry, Skipped
 from conquiet.db import DbSession, Inbox
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DbError
 from conquiet.masking import scrubbed, shown
-from conquiet.queue import QueueMessage
 
-Handler = Callable[[QueueMessage, DbSession], None]
+#: `handler(msg, session)`, or without a database `handler(msg)`; it may return `Ack`, `Retry`, `DeadLetter`.
+Handler = Callable[..., Any]
 
-
-class Outcome(Enum):
-    """How a message ended; both mean that it may be acked."""
-
-    #: The handler ran and its transaction is committed.
-    HANDLED = "handled"
-    #: The inbox has it from an earlier delivery.
-    SKIPPED = "skipped"
+_ACK = Ack()
+_SKIPPED = Skipped()
 
 
 class MessageHandling:
-    """Handles messages one by one, each in its own transaction, over one kept connection.
+    """Handles messages one by one, each in its own transaction, over one kept connection; one thread.
 
     A kept connection saves a checkout for each message; it is given back on an error, on `release()` and at
     the end of the `with` block.
     """
 
-    def __init__(self, handler: Handler, engine: Engine, inbox: Inbox | None = None) -> None:
-        check_handler(handler)
-        if not isinstance(engine, Engine):
+    def __init__(
+        self,
+        handler: Handler,
+        engine: Engine | None,
+        inbox: Inbox | None = None,
+        *,
+        before_commit: Callable[[], None] | None = None,
+    ) -> None:
+        if engine is not None and not isinstance(engine, Engine):
             raise TypeError(f"engine must be a SQLAlchemy Engine, not {shown(engine)}")
         if inbox is not None and not isinstance(inbox, Inbox):
             raise TypeError(f"inbox must be an Inbox or None, not {inbox!r}")
+        if inbox is not None and engine is None:
+            raise ValueError("inbox needs an engine")
+        check_handler(handler, arguments=1 if engine is None else 2)
         self._handler = handler
         self._engine = engine
         self._inbox = inbox
+        self._before_commit = before_commit
         self._connection: Connection | None = None
         self._options: Mapping[str, Any] = {}
         #: The inbox row that the current handling has written.
         self._delivery: str | None = None
         self._session: DbSession | None = None
 
-    def handle(self, msg: QueueMessage) -> Outcome:
+    def handle(self, msg: Message) -> Outcome:
         """Handle and commit; whatever is raised, the message must stay pending.
 
-        A lost link in the middle of a commit leaves open whether it was committed.
+        A lost connection in the middle of a commit leaves open whether it was committed.
         """
+        if self._engine is None:
+            return answer_of(self._handler(msg))
         self._delivery = None
         try:
             self._session = DbSession(self._connected())
             with self._session as session:
-                self._record(msg, session)
-                refuse_unfinished(self._handler(msg, session))
+                if self._inbox is not None:
+                    self._record(self._inbox, msg, session)
+                answer = answer_of(self._handler(msg, session))
+                if not isinstance(answer, Ack):
+                    raise _RolledBackError(answer)  # noqa: TRY301 -- it leaves the transaction
+                if self._before_commit is not None:
+                    # The last moment at which a lost lease costs nothing: the commit follows.
+                    self._before_commit()
         except _FoundInInboxError as found:
-            return self._confirmed(msg, found)
+            # The insert was refused; only a committed row says that the message is done.
+            if not self.has_handled(msg):
+                raise DbError(f"the inbox refused {msg.id} but does not have it") from found
+            return _SKIPPED
         except BaseException as error:
             self.release()
             self._take_back(msg, error)
+            if isinstance(error, _RolledBackError):
+                return error.answer
             raise
-        self._release_if_changed()
-        return Outcome.HANDLED
+        if self._connected().get_execution_options() != self._options:
+            # A handler may have set options on the connection, such as a schema; they end with its message.
+            self.release()
+        return answer
 
-    def has_handled(self, msg: QueueMessage) -> bool:
+    def has_handled(self, msg: Message) -> bool:
         """Whether the inbox has it from an earlier delivery; without an inbox nobody knows."""
         if self._inbox is None:
             return False
         try:
             with DbSession(self._connected()) as session:
-                return self._inbox.has(session, stream=msg.stream, group=msg.group, entry_id=msg.id)
+                return self._inbox.has(session, **_inbox_key(msg))
         except BaseException:
             self.release()
             raise
@@ -89,7 +110,9 @@ class MessageHandling:
             connection.close()
 
     def is_database_unavailable(self) -> bool:
-        """Whether no working connection can be had now."""
+        """Whether no working connection can be had now; never without a database."""
+        if self._engine is None:
+            return False
         try:
             with self._engine.connect() as connection:
                 connection.scalar(select(1))
@@ -98,7 +121,7 @@ class MessageHandling:
         return False
 
     def __enter__(self) -> Self:
-        if self._inbox is not None:
+        if self._inbox is not None and self._engine is not None:
             self._inbox.create_table(self._engine)
         return self
 
@@ -107,77 +130,93 @@ class MessageHandling:
     ) -> None:
         self.release()
 
+    @scrubbed()
     def _connected(self) -> Connection:
         if self._connection is None:
-            self._connection = self._connect()
+            assert self._engine is not None  # noqa: S101 -- for mypy: only messages with a database come here
+            try:
+                self._connection = self._engine.connect()
+            except SQLAlchemyError as error:
+                raise DatabaseUnavailableError(f"no connection to the database: {error}") from error
             self._options = self._connection.get_execution_options()
         return self._connection
 
-    @scrubbed()
-    def _connect(self) -> Connection:
-        try:
-            return self._engine.connect()
-        except SQLAlchemyError as error:
-            raise DatabaseUnavailableError(f"no connection to the database: {error}") from error
-
-    def _record(self, msg: QueueMessage, session: DbSession) -> None:
-        if self._inbox is None:
-            return
-        self._delivery = self._inbox.record(session, stream=msg.stream, group=msg.group, entry_id=msg.id)
+    def _record(self, inbox: Inbox, msg: Message, session: DbSession) -> None:
+        self._delivery = inbox.record(session, **_inbox_key(msg))
         if self._delivery is None:
             raise _FoundInInboxError
 
-    def _take_back(self, msg: QueueMessage, error: BaseException) -> None:
+    def _take_back(self, msg: Message, error: BaseException) -> None:
         # Rolled back with the rest, unless the handler found a way to commit: then its redelivery must not be
         # skipped. A commit that failed half-way may have been made after all; then the row is true and stays.
-        if self._inbox is None or self._delivery is None:
+        if self._inbox is None or self._engine is None or self._delivery is None:
             return
         if self._session is not None and self._session.may_be_committed:
             return
-        place = {"stream": msg.stream, "group": msg.group, "entry_id": msg.id}
         try:
             with DbSession(self._engine) as session:
-                self._inbox.take_back(session, self._delivery, **place)
+                self._inbox.take_back(session, self._delivery, **_inbox_key(msg))
         except (ConquietError, SQLAlchemyError) as also:
             error.add_note(f"and the inbox could not be checked for a row of {msg.id}: {also}")
-
-    def _release_if_changed(self) -> None:
-        # A handler may have set options on the connection, such as a schema; they are not the next message's.
-        connection = self._connection
-        if connection is not None and connection.get_execution_options() != self._options:
-            self.release()
-
-    def _confirmed(self, msg: QueueMessage, found: Exception) -> Outcome:
-        # The insert was refused; only a committed row says that the message is done.
-        if not self.has_handled(msg):
-            raise DbError(f"the inbox refused {msg.id} but does not have it") from found
-        return Outcome.SKIPPED
 
 
 class _FoundInInboxError(Exception):
     """Leaves the transaction of a message that was handled before."""
 
 
-def check_handler(handler: object) -> None:
-    """Refuse what would do nothing when it is called."""
+class _RolledBackError(Exception):
+    """Leaves the transaction of a handler that answered with a retry or a dead letter."""
+
+    def __init__(self, answer: Retry | DeadLetter) -> None:
+        self.answer = answer
+
+
+def _inbox_key(msg: Message) -> dict[str, str]:
+    return {"stream": msg.stream, "group": msg.group, "entry_id": msg.original_id}
+
+
+def check_handler(handler: object, *, arguments: int | None = None) -> None:
+    """Refuse what would fail, or do nothing, with every message."""
+    call = "handler(msg)" if arguments == 1 else "handler(msg, session)"
     if not callable(handler):
-        raise TypeError(f"handler must be callable as handler(msg, session), got {handler!r}")
-    call = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
-    for function in (handler, call):
+        raise TypeError(f"handler must be callable as {call}, got {handler!r}")
+    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
+    for one in (handler, function):
         if (
-            inspect.iscoroutinefunction(function)
-            or inspect.isgeneratorfunction(function)
-            or inspect.isasyncgenfunction(function)
+            inspect.iscoroutinefunction(one)
+            or inspect.isgeneratorfunction(one)
+            or inspect.isasyncgenfunction(one)
         ):
             raise TypeError(f"handler must be a plain function: {handler!r} would not run when it is called")
-
-
-def refuse_unfinished(result: object) -> None:
-    """Refuse what a handler returned if it has not run yet: to commit and ack now would lose the message."""
-    if result is None:
+    if arguments is None:
         return
+    try:
+        inspect.signature(handler).bind(*[None] * arguments)
+    except TypeError as error:
+        prefix = "without an engine" if arguments == 1 else "with an engine"
+        raise TypeError(f"{prefix}, handler must be callable as {call}: {handler!r}") from error
+    except ValueError:
+        # Some builtins have no signature.
+        return
+
+
+def answer_of(result: object) -> Answer:
+    """What a handler's result means; anything but an answer is an `Ack`.
+
+    Raises:
+        TypeError: it may not have run yet, so that to commit and ack now would lose the message.
+    """
+    if result is None:
+        return _ACK
+    if isinstance(result, Ack | Retry | DeadLetter):
+        if isinstance(result, Retry) and result.delay_ms is not None:
+            check_non_negative_int("delay_ms", result.delay_ms)
+        return result
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         result.close()
         raise TypeError(f"handler returned {result!r}, which has not run yet")
     if inspect.isawaitable(result) or inspect.isasyncgen(result) or isinstance(result, Future):
         raise TypeError(f"handler returned {result!r}, which may not have run yet")
+    if isinstance(result, type) and issubclass(result, Ack | Retry | DeadLetter):
+        raise TypeError(f"handler returned the class {result.__name__}; return an instance of it")
+    return _ACK

@@ -1,87 +1,75 @@
-"""ObservedHandling: the messages of one plain queue, each with its spans and its name in the logs."""
+"""Spans: the spans of one consumer's messages, from their read to their settlement."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from conquiet.consume.handling import MessageHandling, Outcome
-from conquiet.logs import message_fields
-from conquiet.queue import QueueMessage, RedisStreamsQueue
+from conquiet.consume.channel import Message
+from conquiet.consume.outcome import Settlement
+from conquiet.queue import QueueMessage
 from conquiet.tracing import Where, active_traces
 
 if TYPE_CHECKING:
-    from conquiet.tracing.traces import Traces
+    from conquiet.tracing.traces import Processing, Traces
 
 
-class ObservedHandling:
-    """Handles and acks, and tells both; while tracing is off it asks once for each message and each call."""
+class Spans:
+    """Makes spans while tracing is on; off, each call costs one look-up."""
 
-    def __init__(self, queue: RedisStreamsQueue, handling: MessageHandling) -> None:
-        self._queue = queue
-        self._handling = handling
-        config = queue.config
-        self.consumer = config.consumer_name
-        #: The message in the handler.
-        self.handled: QueueMessage | None = None
-        self._where = Where(
-            destination=config.stream_key, group=config.consumer_group, consumer=config.consumer_name
-        )
-        #: When the last read began and ended, and how many messages it brought.
-        self._read: tuple[int, int, int] = (0, 0, 0)
-        #: The contexts of messages that were handled and not acked, or that failed last.
+    def __init__(self, where: Where) -> None:
+        self._where = where
+        #: Of messages that were read and not settled.
         self._contexts: dict[str, Any] = {}
 
     @property
-    def is_traced(self) -> bool:
-        """Whether acks and reads are to be calls of their own, so that a wait is not told as an ack."""
+    def are_on(self) -> bool:
+        """Whether acks and reads are to be calls of their own, so that a wait is not shown as an ack."""
         return active_traces() is not None
 
-    def has_read(self, started_ns: int, count: int) -> None:
-        """A read that began then has delivered so many messages."""
-        self._read = (started_ns, time.time_ns(), count)
-
-    def handle(self, msg: QueueMessage) -> Outcome:
-        """As `MessageHandling.handle`."""
-        self.handled = msg
-        try:
-            traces = active_traces()
-            return self._handling.handle(msg) if traces is None else self._traced(traces, msg)
-        finally:
-            self.handled = None
-
-    def ack(self, entry_ids: Sequence[str]) -> None:
-        """As `RedisStreamsQueue.ack_ids`."""
+    def received(self, messages: Sequence[Message], started_ns: int) -> None:
+        """A read that began then has delivered these."""
         traces = active_traces()
-        if traces is None or not entry_ids:
-            self._queue.ack_ids(entry_ids)
+        if traces is None:
             return
-        started, error = time.time_ns(), None
-        try:
-            self._queue.ack_ids(entry_ids)
-        except Exception as raised:
-            error = str(raised)
-            raise
-        finally:
-            times = (started, time.time_ns())
-            for entry_id in entry_ids:
-                context = self._contexts.pop(entry_id, None)
-                if context is not None:
-                    traces.settled("ack", self._where, entry_id, context, times=times, error=error)
+        times = (started_ns, time.time_ns())
+        for msg in messages:
+            carried = traces.carried_by(msg.payload) if isinstance(msg, QueueMessage) else msg.headers  # type: ignore[attr-defined]
+            self._contexts[msg.id] = traces.received(
+                self._where, msg.id, carried, times=times, count=len(messages)
+            )
 
-    def extra_of(self, entry_id: str) -> dict[str, Any]:
-        """What a log line about an entry that failed hands over."""
-        place = {"stream": self._where.destination, "group": self._where.group, "message_id": entry_id}
-        context = self._contexts.pop(entry_id, None)
-        return message_fields(context=context, consumer=self.consumer, **place)
-
-    def _traced(self, traces: Traces, msg: QueueMessage) -> Outcome:
-        started, ended, count = self._read
-        carried, times = traces.carried_by(msg.payload), (started, ended)
-        origin = traces.received(self._where, msg.id, carried, times=times, count=count)
-        with traces.processing(self._where, msg.id, origin) as processing:
+    @contextmanager
+    def processing(self, traces: Traces, msg: Message) -> Iterator[Processing]:
+        """The message is in its handler."""
+        with traces.processing(self._where, msg.id, self._contexts.get(msg.id)) as processing:
             self._contexts[msg.id] = processing.context
-            outcome = self._handling.handle(msg)
-            processing.ended(outcome.value)
-            return outcome
+            yield processing
+
+    def context_of(self, entry_id: str) -> Any:
+        """The OpenTelemetry context of a message, for its log lines; `None` without one."""
+        return self._contexts.get(entry_id)
+
+    def settled(self, settlements: Sequence[Settlement], started_ns: int, error: str | None = None) -> None:
+        """A call that began then has settled these, or has failed."""
+        traces = active_traces()
+        if traces is None:
+            self._contexts.clear()
+            return
+        times = (started_ns, time.time_ns())
+        for settlement in settlements:
+            if settlement.kind == "begin":
+                continue
+            context = self._contexts.pop(settlement.entry_id, None)
+            if context is not None and settlement.kind not in ("leave", "hand_back"):
+                refused = "taken by another consumer before it was settled" if settlement.is_refused else None
+                traces.settled(
+                    settlement.kind,
+                    self._where,
+                    settlement.entry_id,
+                    context,
+                    times=times,
+                    error=error or refused,
+                )

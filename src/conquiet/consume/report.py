@@ -17,34 +17,45 @@ _MAX_TEXT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainReport:
-    """Counts of one drain: read = handled + skipped + failed + quarantined + handed_back + taken_over."""
+    """Counts of one drain.
 
+    read = handled + skipped + failed + retried + dead_lettered + handed_back + taken_over
+    """
+
+    #: The key of the stream; of a topic, that of the partition's.
     stream: str
     group: str
+    #: Of a partition; `None` for a plain stream.
+    topic: str | None = None
+    partition: int | None = None
     #: Messages and malformed entries that were delivered to this drain; its limits count messages alone.
     read: int = 0
     #: Handled and committed.
     handled: int = 0
     #: Acked without the handler, since the inbox had them.
     skipped: int = 0
-    #: Still pending after an error, or malformed.
+    #: Plain streams: still pending after an error, or malformed.
     failed: int = 0
-    #: Moved to the quarantine stream.
-    quarantined: int = 0
-    #: Read and not begun: still pending and free for the next claim.
+    #: Topics: failed, and scheduled for another attempt.
+    retried: int = 0
+    #: Moved to the dead letters.
+    dead_lettered: int = 0
+    #: Read and not begun: still pending, and free for the next drain or claim.
     handed_back: int = 0
-    #: Read, and no longer held when it was their turn: claimed by another consumer, or trimmed.
+    #: Read, but claimed by another consumer or trimmed before they were handled or settled.
     taken_over: int = 0
     first_id: str | None = None
     last_id: str | None = None
     seconds: float = 0.0
     stopped_by: StopReason = "idle"
+    #: What failed, with its error; of a topic at most the first 100.
     failures: tuple[DrainFailure, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; names and error texts are cut so that the JSON form stays below 4 KB."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values |= {"stream": self.stream[:_MAX_TEXT], "group": self.group[:_MAX_TEXT]}
+        for name in ("stream", "group", "topic"):
+            values[name] = values[name] and values[name][:_MAX_TEXT]
         values["seconds"] = round(self.seconds, 3)
         values["failures"] = [
             {"id": failure.id, "error": text_of(failure.error)[:_MAX_TEXT]} for failure in self.failures[:10]

@@ -11,10 +11,7 @@ from conquiet.mq.dead_letters.record import DeadLetterRecord
 from conquiet.mq.envelope import Envelope, MqMessage
 from conquiet.mq.look.admin import MqAdmin
 from conquiet.mq.look.collector import MqCollector
-from conquiet.mq.own.consumer_config import ConsumerConfig
-from conquiet.mq.own.outcomes import Ack, DeadLetter, Retry
 from conquiet.mq.own.retry import RetryPolicy
-from conquiet.mq.own.worker_config import WorkerConfig
 from conquiet.mq.send.partitioners import (
     ConsistentHashPartitioner,
     HashPartitioner,
@@ -25,13 +22,18 @@ from conquiet.mq.send.producer import Message, Producer
 from conquiet.mq.topics import Topic, TopicPolicies, Topics, is_any_due_async, topic_streams_async
 
 if TYPE_CHECKING:
+    from conquiet.consume.outcome import Ack, DeadLetter, Retry
+    from conquiet.mq.own.config import ConsumerConfig
     from conquiet.mq.own.consumer import PartitionConsumer
-    from conquiet.mq.own.drain import PartitionDrainReport, drain_partition
+    from conquiet.mq.own.drain import drain_partition
 
 # Loaded on first use: who sends, looks or operates pays for no SQLAlchemy.
 _HOME_OF = {
+    "Ack": "conquiet.consume.outcome",
+    "ConsumerConfig": "conquiet.mq.own.config",
+    "DeadLetter": "conquiet.consume.outcome",
     "PartitionConsumer": "conquiet.mq.own.consumer",
-    "PartitionDrainReport": "conquiet.mq.own.drain",
+    "Retry": "conquiet.consume.outcome",
     "drain_partition": "conquiet.mq.own.drain",
 }
 
@@ -52,7 +54,6 @@ __all__ = [
     "MqMessage",
     "PartitionBusyError",
     "PartitionConsumer",
-    "PartitionDrainReport",
     "Partitioner",
     "Producer",
     "ReplayReport",
@@ -63,7 +64,6 @@ __all__ = [
     "TopicError",
     "TopicPolicies",
     "Topics",
-    "WorkerConfig",
     "drain_partition",
     "is_any_due_async",
     "topic_streams_async",

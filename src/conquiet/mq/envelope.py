@@ -156,13 +156,21 @@ class MqMessage:
     stream: str
     #: The entry's data as it came, for what cannot be written again as it was read.
     data: bytes = field(default=b"", repr=False)
-    #: The OpenTelemetry context that its handling belongs to, if it is traced.
-    context: Any = field(default=None, repr=False, compare=False)
+    #: What Redis kept of its earlier failures.
+    failure: bytes = field(default=b"", repr=False, compare=False)
+    #: Whether Redis has counted this delivery; else it does so when the handler begins.
+    is_counted: bool = field(default=True, repr=False, compare=False)
 
     @property
     def source(self) -> QueueMessage:
         """The same delivery as the plain queue sees it, made anew each time."""
         return QueueMessage(self.stream, self.group, self.id, decode_payload(self.data), self.delivery_count)
+
+    @property
+    def original_id(self) -> str:
+        """The entry by which the inbox knows it: of a copy for this group the one that it was made from."""
+        # A message that was replayed to all groups is new to each of them: some have handled its original.
+        return (self.envelope.original_id or self.id) if self.envelope.for_group is not None else self.id
 
     @property
     def payload(self) -> Payload:

@@ -154,7 +154,7 @@ def count_acquired(topic: str, partition: str, group: str) -> None:
     # Prometheus sees no increase in a counter that appears with its first event.
     for name in _RARE:
         emit(name, 0, topic, partition, group)
-    for result in ("ack", "retry", "requeue", "dead"):
+    for result in ("ack", "retry", "requeue", "dead_letter"):
         emit("conquiet_mq_settled_total", 0, topic, partition, group, result)
     emit("conquiet_mq_delayed_stuck_total", 0, topic)
 

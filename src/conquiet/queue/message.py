@@ -24,6 +24,16 @@ class QueueMessage:
     #: 1 on the first delivery; Redis counts each read and claim.
     delivery_count: int = 1
 
+    @property
+    def attempt(self) -> int:
+        """Deliveries so far, this one included."""
+        return self.delivery_count
+
+    @property
+    def original_id(self) -> str:
+        """The entry by which the inbox knows it: its own."""
+        return self.id
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:

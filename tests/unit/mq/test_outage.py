@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conquiet.mq.own.outage import Outage
+from conquiet.consume.outage import Outage
 
 
 class Clock:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
+from conquiet.consume.outcome import Settlement
 from conquiet.mq import MqMessage, RetryPolicy, Topic
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.own.partition import LeasedPartition
-from conquiet.mq.own.settlement import Failure, Settlement, SettlementRules
+from conquiet.mq.own.settlement import SettlementRules
 from tests.with_redis.mq.consuming import GROUP
 
 NOW_MS = 1_700_000_000_000
@@ -35,11 +38,12 @@ class Hand:
     def give_up(self, error: Exception | None = None, count: int = 100) -> list[MqMessage]:
         """Read messages and make dead letters of them, malformed ones too."""
         _, batch = self.leased.settle_and_read([], count)
-        failure = Failure(NOW_MS)
-        settlements = [
-            self._rules.for_error(msg, error or ValueError(f"no {msg.payload}"), failure, NOW_MS + 1)
-            for msg in batch.messages
-        ]
+        failure = json.dumps({"first_delivered_at_ms": NOW_MS}).encode()
+        settlements = []
+        for msg in batch.messages:
+            msg.failure = failure
+            problem = error or ValueError(f"no {msg.payload}")
+            settlements.append(self._rules.for_error(msg, problem, NOW_MS + 1))
         place = {
             "topic": self.leased.topic.name,
             "group": self.leased.group,

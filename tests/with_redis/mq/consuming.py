@@ -13,7 +13,7 @@ from typing import Any
 import redis
 from prometheus_client import REGISTRY
 
-from conquiet.mq import ConsumerConfig, PartitionConsumer, RetryPolicy, Topic, Topics, WorkerConfig
+from conquiet.mq import ConsumerConfig, PartitionConsumer, RetryPolicy, Topic, Topics
 from tests.eventually import eventually
 
 GROUP = "billing"
@@ -24,8 +24,8 @@ SOON = RetryPolicy(base_delay_ms=20, max_delay_ms=40, max_attempts=3)
 
 def quick(*, batch_size: int = 100, ordering: Any = "default", **changes: Any) -> ConsumerConfig:
     """A consumer that looks at its group several times a second."""
-    worker = WorkerConfig(batch_size=batch_size, block_ms=50, ordering=ordering)
-    return ConsumerConfig(**({"lease_ttl_ms": 900, "retry": SOON, "worker": worker} | changes))
+    settings = {"lease_ttl_ms": 900, "retry": SOON, "block_ms": 50}
+    return ConsumerConfig(**(settings | {"batch_size": batch_size, "ordering": ordering} | changes))
 
 
 class RunningConsumer:

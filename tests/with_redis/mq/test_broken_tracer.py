@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import Sampler
 from sqlalchemy import text
 
-from conquiet import tracing
+from conquiet import DrainLimits, tracing
 from conquiet.mq import RetryPolicy, drain_partition
 from conquiet.tracing import harmless
 from tests.with_redis.mq.consuming import GROUP, quick
@@ -49,7 +49,7 @@ LATER = RetryPolicy(base_delay_ms=60_000, backoff="fixed")
 
 def drained(topic, handler, engine):
     return drain_partition(
-        topic, 0, GROUP, handler, engine, max_messages=100, idle_ms=50, config=quick(retry=LATER)
+        topic, 0, GROUP, handler, engine, DrainLimits(max_messages=100, idle_ms=50), config=quick(retry=LATER)
     )
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 from sqlalchemy import create_engine, insert, select
 
-from conquiet import Inbox
+from conquiet import DrainLimits, Inbox
 from conquiet.mq import Producer, RetryPolicy, drain_partition
 from tests.conftest import effects
 from tests.eventually import eventually
@@ -127,8 +127,8 @@ def test_a_drain_that_waits_for_messages_keeps_no_connection(topic, send, make_e
         checked_out.append(engine.pool.checkedout())
         return False
 
-    limits = {"max_messages": 10, "idle_ms": 50}
-    report = drain_partition(topic, 0, GROUP, write, engine, should_stop=should_stop, **limits)
+    limits = DrainLimits(max_messages=10, idle_ms=50, should_stop=should_stop)
+    report = drain_partition(topic, 0, GROUP, write, engine, limits)
 
     assert (report.handled, report.stopped_by) == (1, "idle")
     assert checked_out[-1] == 0
@@ -146,7 +146,7 @@ def test_a_drain_counts_a_message_that_waited_for_its_connection_once(topic, sen
             held.close()
         return False
 
-    limits = {"max_messages": 3, "idle_ms": 50}
-    report = drain_partition(topic, 0, GROUP, write, engine, should_stop=free_after_some_tries, **limits)
+    limits = DrainLimits(max_messages=3, idle_ms=50, should_stop=free_after_some_tries)
+    report = drain_partition(topic, 0, GROUP, write, engine, limits)
 
     assert (report.handled, report.stopped_by) == (3, "max_messages")

@@ -9,7 +9,7 @@ import redis
 from sqlalchemy import insert, select
 
 from conquiet import Inbox
-from conquiet.mq import ConsumerConfig, PartitionConsumer, Topics, WorkerConfig
+from conquiet.mq import ConsumerConfig, PartitionConsumer, Topics
 from tests.conftest import effects
 from tests.eventually import eventually
 from tests.with_redis.mq.consuming import (
@@ -197,14 +197,14 @@ def test_an_inbox_without_an_engine_is_refused(topic):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: WorkerConfig(batch_size=0),
-        lambda: WorkerConfig(block_ms=0),
-        lambda: WorkerConfig(max_parked=0),
-        lambda: WorkerConfig(ordering="Strict"),
+        lambda: ConsumerConfig(batch_size=0),
+        lambda: ConsumerConfig(block_ms=0),
+        lambda: ConsumerConfig(max_parked=0),
+        lambda: ConsumerConfig(ordering="Strict"),
         lambda: ConsumerConfig(retry_mode="re-queue"),
         lambda: ConsumerConfig(consumer_name=""),
         lambda: ConsumerConfig(lease_ttl_ms=0),
-        lambda: ConsumerConfig(retry_mode="requeue", worker=WorkerConfig(ordering="strict")),
+        lambda: ConsumerConfig(retry_mode="requeue", ordering="strict"),
     ],
 )
 def test_a_config_that_could_not_work_is_refused(make):
@@ -231,14 +231,16 @@ def test_a_paused_consumer_begins_no_message_and_keeps_its_partitions(topic, sen
 def test_what_was_read_before_a_pause_is_handled_at_once_after_it(topic, send, start):
     ids = send(5)
     seen = Seen()
-    running = None
+    running, has_started = None, threading.Event()
 
     def pause_at_the_second(msg):
         seen(msg)
         if len(seen) == 2:
+            assert has_started.wait(timeout=10)
             running.consumer.pause()
 
     running = start(topic, pause_at_the_second)
+    has_started.set()
     eventually(lambda: running.consumer.is_paused)
     eventually(lambda: len(pending(topic)) == 3)
 

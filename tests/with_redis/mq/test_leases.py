@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from conquiet.consume.outcome import Settlement
 from conquiet.errors import LeaseLostError, QueueError
 from conquiet.mq import Producer, Topic, Topics
 from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.own.partition import LeasedPartition
-from conquiet.mq.own.settlement import Settlement
 from conquiet.queue.connection import open_client
 from tests.services import redis_server
 from tests.with_redis.mq.consuming import GROUP, pending
@@ -133,12 +133,12 @@ class LeaseModel(RuleBasedStateMachine):
             # Taking counts nothing; the message is shown as it will be once it has begun.
             self.pending[msg.id] = (lease.owner, msg.delivery_count - 1)
 
-    @rule(lease=held, kind=st.sampled_from(["ack", "hand_back", "dead", "begin"]))
+    @rule(lease=held, kind=st.sampled_from(["ack", "hand_back", "dead_letter", "begin"]))
     def settle(self, lease, kind):
         if not self.pending:
             return
         entry_id, (consumer, count) = next(iter(self.pending.items()))
-        first = {"dead": "{}", "hand_back": max(0, count - 1)}.get(kind, "")
+        first = {"dead_letter": "{}", "hand_back": max(0, count - 1)}.get(kind, "")
         settlement = Settlement(kind, entry_id, count, first)
         if not self.is_valid(lease):
             with pytest.raises(LeaseLostError):
@@ -235,7 +235,7 @@ def test_in_a_batch_of_every_kind_only_what_others_have_taken_is_refused(topic, 
     client.xclaim(topic.keys.stream(0), GROUP, "anna", 0, ids[6:9])
     kinds = [
         Settlement("ack", "", 1),
-        Settlement("dead", "", 1, "{}"),
+        Settlement("dead_letter", "", 1, "{}"),
         Settlement("retry", "", 1, 9_999, "{}"),
     ]
     settlements = [replace(kinds[n % 3], entry_id=entry_id) for n, entry_id in enumerate(ids)]
@@ -257,8 +257,8 @@ def test_one_call_settles_an_entry_once(topic, store, send, client, others):
     partition.create_group()
     entry_id, *rest = [msg.id for msg in partition.settle_and_read([], 10)[1].messages]
     settlements = [
-        Settlement("dead", entry_id, 1, "{}"),
-        *(Settlement("dead", other, 1, "{}") for other in rest),
+        Settlement("dead_letter", entry_id, 1, "{}"),
+        *(Settlement("dead_letter", other, 1, "{}") for other in rest),
         Settlement("ack", entry_id, 1),
         Settlement("retry", entry_id, 1, 10, "{}"),
     ]
@@ -283,7 +283,7 @@ def test_a_key_of_another_type_is_an_error_that_changes_nothing(topic, store, se
     client.set(key, "of another type")
     settlements = [
         Settlement("ack", ids[0], 1),
-        Settlement("dead", ids[1], 1, "{}"),
+        Settlement("dead_letter", ids[1], 1, "{}"),
         Settlement("retry", ids[2], 1, 60_000, "{}"),
         Settlement("requeue", ids[3], 1, 60_000, "0:{}"),
     ]
@@ -309,7 +309,7 @@ def test_who_may_not_ack_writes_no_dead_letter(topic, store, send, client, serve
         limited = replace(topic, client=restricted)
         of_limited = LeasedPartition(limited, GROUP, store.acquire(0, "anna", TTL_MS), store)
         with pytest.raises(QueueError):
-            of_limited.settle_and_read([Settlement("dead", msg.id, 1, "{}")], 0)
+            of_limited.settle_and_read([Settlement("dead_letter", msg.id, 1, "{}")], 0)
 
     assert client.xlen(topic.keys.dead_letters(0)) == 0
     assert list(pending(topic)) == [msg.id]

@@ -32,7 +32,7 @@ def test_messages_are_counted_by_what_became_of_them(topic, send, start, place):
 
     eventually(lambda: metric("conquiet_mq_settled_total", **place, result="ack") == 2)
     assert metric("conquiet_mq_settled_total", **place, result="retry") == 1
-    assert metric("conquiet_mq_settled_total", **place, result="dead") == 1
+    assert metric("conquiet_mq_settled_total", **place, result="dead_letter") == 1
     assert metric("conquiet_mq_produced_total", topic=topic.name, partition="0") == 3
     assert metric("conquiet_mq_consumed_total", **place) == 4
 
@@ -138,5 +138,5 @@ def test_rare_events_are_counted_from_zero_on_so_that_their_first_is_an_increase
 
     rare = ("leases_lost", "fenced", "worker_failures", "database_unavailable", "vanished")
     samples = [REGISTRY.get_sample_value(f"conquiet_mq_{name}_total", place) for name in rare]
-    samples.append(REGISTRY.get_sample_value("conquiet_mq_settled_total", place | {"result": "dead"}))
+    samples.append(REGISTRY.get_sample_value("conquiet_mq_settled_total", place | {"result": "dead_letter"}))
     assert samples == [0] * 6

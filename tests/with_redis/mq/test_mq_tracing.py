@@ -11,6 +11,7 @@ import sys
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
+from conquiet import DrainLimits
 from conquiet.mq import DeadLetter, DeadLetters, LeaseLostError, Message, RetryPolicy, drain_partition
 from conquiet.tracing import disable, enable
 from tests.spans import id_of, parent_of, trace_of, traceparent_of
@@ -29,7 +30,7 @@ def headers_in(topic):
 
 def drained(topic, handler, engine=None, **changes):
     return drain_partition(
-        topic, 0, GROUP, handler, engine, max_messages=100, idle_ms=50, config=quick(**changes)
+        topic, 0, GROUP, handler, engine, DrainLimits(max_messages=100, idle_ms=50), config=quick(**changes)
     )
 
 
@@ -109,7 +110,7 @@ def test_attempts_the_dead_letter_and_its_replay_stay_in_the_senders_trace(topic
 
     assert {trace_of(span) for span in spans} == {trace_of(send)}
     outcomes = [span.attributes["conquiet.outcome"] for span in spans.all("process")]
-    assert outcomes == ["retry", "dead", "ack"]
+    assert outcomes == ["retried", "dead_lettered", "handled"]
     assert [span.status.status_code for span in spans.all("process")] == [
         StatusCode.ERROR,
         StatusCode.ERROR,

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from conquiet.mq import DeadLetter, Message, MqAdmin, Retry, RetryPolicy, WorkerConfig
+from conquiet.mq import DeadLetter, Message, MqAdmin, Retry, RetryPolicy
 from conquiet.mq.own.settlement import Settlement
 from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import Hand
@@ -104,9 +104,9 @@ def test_a_key_is_freed_when_its_waiting_message_is_gone(topic, send_keyed, star
 def test_a_full_house_of_waiting_messages_reads_no_more(topic, producer, start):
     producer.send_many(topic.name, [Message(payload={"n": n}, key="anna") for n in range(30)])
     handler = FailsFirst(0, until=2, answer=Retry(delay_ms=400))
-    worker = WorkerConfig(batch_size=5, block_ms=20, ordering="strict", max_parked=8)
+    config = quick(batch_size=5, block_ms=20, ordering="strict", max_parked=8)
 
-    start(topic, handler, config=quick(worker=worker))
+    start(topic, handler, config=config)
 
     eventually(lambda: len(pending(topic)) > 8)
     assert len(pending(topic)) <= 1 + 8 + 5

@@ -13,6 +13,7 @@ from sqlalchemy import insert, select
 from conquiet import EmbeddedServer, Inbox
 from conquiet.errors import QueueError
 from conquiet.mq import Message, Producer, RetryPolicy, Topics
+from conquiet.mq.clock import lease_clock
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.scripts import script
 from conquiet.queue.connection import open_client
@@ -203,7 +204,7 @@ def test_an_owner_that_lost_its_lease_in_the_handler_commits_nothing(topic, send
     running = start(topic, write, engine=engine)
     assert begun.wait(timeout=10)
     steal(topic)
-    eventually(lambda: not running.consumer._owned[0].worker.is_certain())
+    eventually(lambda: running.consumer._owned[0].channel.lease_is_certain_until < lease_clock())
     stolen.set()
 
     eventually(lambda: metric("conquiet_mq_leases_lost_total", **place(topic)) == lost + 1)

@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import math
-import threading
 
 import pytest
 from sqlalchemy import insert, select
 
-from conquiet.mq import LeaseLostError, RetryPolicy, WorkerConfig
-from conquiet.mq.own.running import MessageRun
-from conquiet.mq.own.settlement import SettlementRules
-from conquiet.mq.own.worker import PartitionWorker
+from conquiet import DrainLimits
+from conquiet.consume.engine import DrainLoop
+from conquiet.consume.handling import MessageHandling
+from conquiet.mq import ConsumerConfig, LeaseLostError
+from conquiet.mq.own.channel import PartitionChannel
 from tests.conftest import effects
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import pending
 
 
+class Worker:
+    """The loop of one partition, whose lease nobody renews; its handler gets the channel too."""
+
+    def __init__(self, topic, engine, handler):
+        config = ConsumerConfig(consumer_name="worker-1", block_ms=10)
+        self.channel = PartitionChannel(Hand(topic).leased, config)
+        self.channel.lease_is_certain_until = math.inf
+        handling = MessageHandling(
+            lambda msg, session: handler(self.channel, msg, session),
+            engine,
+            before_commit=self.channel.check_lease,
+        )
+        self.loop = DrainLoop(self.channel, handling, DrainLimits())
+
+
 @pytest.fixture
 def make_worker(topic, engine):
-    """A worker whose lease nobody renews; its handler gets the worker too."""
-
     def make(handler):
-        rules = SettlementRules(policy=RetryPolicy(), mode="in_place", consumer="worker-1")
-        run = MessageRun(
-            lambda msg, session: handler(worker, msg, session),
-            rules,
-            engine=engine,
-            inbox=None,
-            check_lease=lambda: worker.check_lease(),
-        )
-        gate = threading.Event()
-        gate.set()
-        worker = PartitionWorker(Hand(topic).leased, run, rules, WorkerConfig(block_ms=10), gate)
-        worker.lease_is_certain_until = math.inf
-        return worker
+        return Worker(topic, engine, handler)
 
     return make
 
@@ -56,15 +57,15 @@ def test_what_was_committed_is_settled_and_what_was_not_begun_is_as_it_was(topic
 
         checks = 0
 
-        def __gt__(self, _now):
+        def __le__(self, _now):
             self.checks += 1
-            return self.checks <= 4
+            return self.checks > 4
 
     worker = make_worker(lambda _worker, msg, session: write(msg, session))
-    worker.lease_is_certain_until = UncertainAfterCommit()
+    worker.channel.lease_is_certain_until = UncertainAfterCommit()
 
     with pytest.raises(LeaseLostError):
-        worker.work()
+        worker.loop.run()
 
     assert written(engine) == ids[:2]
     assert {entry_id: count for entry_id, (_, count) in pending(topic).items()} == {ids[2]: 0, ids[3]: 0}
@@ -79,7 +80,7 @@ def test_the_message_at_hand_is_rolled_back_and_those_before_it_are_settled(topi
             worker.lease_is_certain_until = 0.0
 
     with pytest.raises(LeaseLostError):
-        make_worker(lose_certainty).work()
+        make_worker(lose_certainty).loop.run()
 
     assert written(engine) == ids[:2]
     assert {entry_id: count for entry_id, (_, count) in pending(topic).items()} == {ids[2]: 1, ids[3]: 0}
@@ -95,7 +96,7 @@ def test_a_lease_that_the_server_gave_to_another_changes_nothing(topic, send, en
             worker.lease_is_certain_until = 0.0
 
     with pytest.raises(LeaseLostError):
-        make_worker(lose_it).work()
+        make_worker(lose_it).loop.run()
 
     assert written(engine) == ids[:1]
     assert {count for _, count in pending(topic).values()} == {1}

@@ -1,4 +1,4 @@
-"""PartitionConsumer: owns its fair share of a topic's partitions for a group, one serial worker each."""
+"""PartitionConsumer: owns its fair share of a topic's partitions for a group, one thread each."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine
 
+from conquiet.consume.engine import DrainLoop
+from conquiet.consume.handling import Handler, MessageHandling
+from conquiet.consume.limits import DrainLimits
+from conquiet.consume.outage import Outage
 from conquiet.db import Inbox
 from conquiet.errors import LeaseLostError, QueueError, TopicError
 from conquiet.logs import MessageLog, message_fields
@@ -18,13 +23,11 @@ from conquiet.mq.keys import check_topic_part
 from conquiet.mq.look.retention import Trimmer
 from conquiet.mq.metrics import emit
 from conquiet.mq.own.assignment import plan
-from conquiet.mq.own.consumer_config import ConsumerConfig
+from conquiet.mq.own.channel import PartitionChannel
+from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.leases import LeaseStore
-from conquiet.mq.own.outage import Outage
-from conquiet.mq.own.owned import OwnedPartitions
+from conquiet.mq.own.owned import Owned, OwnedPartitions
 from conquiet.mq.own.partition import LeasedPartition
-from conquiet.mq.own.running import MessageRun, MqHandler, check_mq_handler
-from conquiet.mq.own.worker import PartitionWorker
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic, Topics
@@ -33,7 +36,7 @@ _log = MessageLog(logging.getLogger(__name__))
 
 
 class PartitionConsumer:
-    """One member of a consumer group; `run()` works until `stop()`, once, and raises what it cannot mend.
+    """One member of a consumer group; `run()` works until `stop()`, once, and raises what is final.
 
     Messages of a partition are handled one after the other. With an engine the handler is called with a
     `DbSession`, and the message is settled after its commit.
@@ -43,37 +46,31 @@ class PartitionConsumer:
         self,
         topic: Topic,
         group: str,
-        handler: MqHandler,
+        handler: Handler,
         engine: Engine | None = None,
         *,
         inbox: Inbox | None = None,
         config: ConsumerConfig | None = None,
     ) -> None:
         check_topic_part("group", group)
-        check_mq_handler(handler, has_engine=engine is not None)
-        if inbox is not None and engine is None:
-            raise ValueError("inbox needs an engine")
+        # Checks its arguments now; each partition's thread has one of its own.
+        with MessageHandling(handler, engine, inbox):
+            self._new_handling = partial(MessageHandling, handler, engine, inbox)
         self.topic = topic
         self.group = group
         self.config = config or ConsumerConfig()
-        self._handler = handler
-        self._engine = engine
-        self._inbox = inbox
         self._leases = LeaseStore(topic, group)
-        self._rules = self.config.settlement_rules()
         self._owned = OwnedPartitions(topic.name, group, self._leases, self.config)
         self._trimmer = Trimmer()
         self._gate = threading.Event()
         self._gate.set()
         self._is_stopping = False
         self._has_run = threading.Lock()
-        #: Redis as a whole, and partitions whose workers fail although it is there.
-        self._away = Outage(self.config.max_outage_s)
+        #: Redis as a whole, and partitions that fail although Redis is available.
+        self._redis = Outage(self.config.max_outage_s)
         self._failing: dict[int, Outage] = {}
-        #: What ended a worker and cannot be mended; `run` raises it.
+        #: What ended a partition's thread for good; `run` raises it.
         self._fatal: BaseException | None = None
-        if inbox is not None and engine is not None:
-            inbox.create_table(engine)
 
     @property
     def owned(self) -> list[int]:
@@ -99,17 +96,17 @@ class PartitionConsumer:
         self._gate.set()
 
     def stop(self) -> None:
-        """Finish the messages at hand, hand back the rest, release the partitions; callable from anywhere."""
+        """Finish what is in handlers, hand back the rest, release the partitions; callable from anywhere."""
         self._is_stopping = True
-        # At once: until the loop looks again, workers would begin further messages.
+        # At once: until the loop looks again, further messages would begin.
         self._owned.stop()
 
     def run(self) -> None:
         """Work until stopped.
 
         Raises:
-            QueueError: Redis was away, or refused the work on a partition, for longer than `max_outage_s`.
-            DatabaseUnavailableError: no connection to the database could be had for that time.
+            QueueError: Redis, or a partition on it, was unavailable for longer than `max_outage_s`.
+            DatabaseUnavailableError: the database was unavailable for that time.
             TopicError: the topic was deleted.
             RuntimeError: it runs already, or has run; each run needs a consumer of its own.
         """
@@ -144,15 +141,15 @@ class PartitionConsumer:
             move_delayed(self.topic)
             self._trimmer.trim(self.topic, self.owned)
         except QueueError as error:
-            self._bear_outage(error)
+            self._tolerate_outage(error)
         else:
-            if self._away.is_on:
-                self._away.ended()
+            if self._redis.is_on:
+                self._redis.ended()
                 # What failed with the server is not to wait for longer than the server.
                 self._failing.clear()
-        self._owned.tell()
+        self._owned.report()
 
-    def _bear_outage(self, error: QueueError) -> None:
+    def _tolerate_outage(self, error: QueueError) -> None:
         _log.warning(
             "consumer %s of topic %r cannot reach Redis: %s",
             self.config.consumer_name,
@@ -160,18 +157,18 @@ class PartitionConsumer:
             error,
             extra=self._extra(),
         )
-        if self._away.failed():
+        if self._redis.failed():
             raise error
 
-    def _bear_failure(self, partition: int, error: QueueError, *, has_worked: bool) -> None:
-        # Several: two lost replies around a handler of hours are no outage.
+    def _tolerate_failure(self, partition: int, error: QueueError, *, has_worked: bool) -> None:
+        # Several: two lost replies around a handler of hours are not an outage.
         outage = Outage(self.config.max_outage_s, min_failures=5)
         failing = self._failing.setdefault(partition, outage)
         if has_worked:
             failing.ended()
         emit("conquiet_mq_worker_failures_total", 1, self.topic.name, str(partition), self.group)
-        facts, told = (partition, self.topic.name, error), self._extra(partition=partition)
-        _log.warning("partition %s of topic %r stopped: %s", *facts, extra=told)
+        facts, extra = (partition, self.topic.name, error), self._extra(partition=partition)
+        _log.warning("partition %s of topic %r stopped: %s", *facts, extra=extra)
         if failing.failed():
             self._fatal = self._fatal or error
 
@@ -180,7 +177,7 @@ class PartitionConsumer:
         self._look_up_topic()
         wanted = plan(self.config.consumer_name, members, self.topic.partition_count, self.owned)
         for partition in wanted.release:
-            self._owned[partition].worker.stop()
+            self._owned[partition].loop.stop()
         missing = wanted.acquire
 
         def acquire(partition: int) -> None:
@@ -196,7 +193,7 @@ class PartitionConsumer:
     def _look_up_topic(self) -> None:
         found = Topics(self.topic.client).open(self.topic.name)
         if found.layout != self.topic.layout:
-            # As a plain stream the name would be a key that has nothing to do with the topic.
+            # As a plain stream the name would be another key.
             raise TopicError(self.topic.name, "was deleted, or made of a plain stream, while it was consumed")
         self.topic = found
 
@@ -210,20 +207,17 @@ class PartitionConsumer:
             leased.create_group()
         except QueueError as error:
             # Of this partition alone, as a key of another type: the others go on.
-            self._bear_failure(partition, error, has_worked=False)
+            self._tolerate_failure(partition, error, has_worked=False)
             self._try(lambda: self._leases.release(lease))
             return False
-        run = MessageRun(
-            self._handler,
-            self._rules,
-            engine=self._engine,
-            inbox=self._inbox,
-            check_lease=lambda: worker.check_lease(),
+        channel = PartitionChannel(leased, self.config)
+        channel.lease_is_certain_until = self.config.certain_until(asked)
+        handling = self._new_handling(before_commit=channel.check_lease)
+        limits = DrainLimits(
+            max_messages=None, idle_ms=None, max_failures=None, batch_size=self.config.batch_size
         )
-        outage = {"max_outage_s": self.config.max_outage_s}
-        worker = PartitionWorker(leased, run, self._rules, self.config.worker, self._gate, **outage)
-        worker.lease_is_certain_until = self.config.certain_until(asked)
-        self._owned.start(worker, run)
+        loop = DrainLoop(channel, handling, limits, gate=self._gate)
+        self._owned.start(Owned(channel, loop), handling)
         return True
 
     def _reap(self) -> None:
@@ -232,15 +226,15 @@ class PartitionConsumer:
                 case None:
                     continue
                 case LeaseLostError():
-                    emit("conquiet_mq_leases_lost_total", 1, *owned.worker.partition.labels)
-                    told = owned.worker.partition.extra()
-                    _log.warning("%s; it will be handled by its new owner", owned.error, extra=told)
+                    emit("conquiet_mq_leases_lost_total", 1, *owned.channel.partition.labels)
+                    extra = owned.channel.partition.extra()
+                    _log.warning("%s; its new owner handles the rest", owned.error, extra=extra)
                 case QueueError():
-                    has_worked = owned.worker.settling.has_worked
-                    self._bear_failure(owned.partition, owned.error, has_worked=has_worked)
+                    has_worked = owned.channel.has_worked
+                    self._tolerate_failure(owned.partition, owned.error, has_worked=has_worked)
                 case _:
-                    told = owned.worker.partition.extra()
-                    _log.error("%s ended", owned.worker, exc_info=owned.error, extra=told)
+                    extra = owned.channel.partition.extra()
+                    _log.error("%s ended", owned.channel, exc_info=owned.error, extra=extra)
                     self._fatal = self._fatal or owned.error
 
     def _extra(self, **facts: Any) -> dict[str, Any]:
@@ -256,13 +250,13 @@ class PartitionConsumer:
             self._try(lambda: self._owned.renew(self.topic))
             self._owned.wait_for_one(self.config.tick_s)
             self._reap()
-            self._owned.tell()
+            self._owned.report()
 
     def _try(self, last_call: Callable[[], object]) -> None:
         try:
             last_call()
         except QueueError as error:
             facts = (self.config.consumer_name, error)
-            _log.warning("consumer %s lets go without Redis: %s", *facts, extra=self._extra())
-        except BaseException as error:  # noqa: BLE001 -- raised by run(), as soon as no worker is left
+            _log.warning("consumer %s stops without Redis: %s", *facts, extra=self._extra())
+        except BaseException as error:  # noqa: BLE001 -- raised by run(), as soon as no thread is left
             self._fatal = self._fatal or error

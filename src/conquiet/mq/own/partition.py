@@ -1,24 +1,20 @@
-"""A partition in the hands of its owner: everything it reads or settles is fenced by its lease."""
+"""LeasedPartition: everything that an owner reads or settles in its partition is fenced by its lease."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from conquiet.consume.outcome import Settlement
 from conquiet.errors import LeaseLostError, MalformedEntry, QueueError
 from conquiet.logs import message_fields
 from conquiet.mq.envelope import Envelope, MqMessage, check_envelope
 from conquiet.mq.own.leases import Lease, LeaseStore
-from conquiet.mq.own.settlement import Settlement
 from conquiet.mq.topics import Topic
 from conquiet.payload import decode_payload
 from conquiet.queue.message import data_of, delivery_of, pairs_of
-from conquiet.tracing import Where, active_traces
-
-if TYPE_CHECKING:
-    from conquiet.tracing.traces import Traces
+from conquiet.tracing import Where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +23,6 @@ class Batch:
 
     messages: list[MqMessage] = field(default_factory=list)
     malformed: list[MalformedEntry] = field(default_factory=list)
-    #: What Redis kept of earlier failures, by entry id.
-    failures: dict[str, bytes] = field(default_factory=dict)
     #: Of a read that found nothing new: the last entry that the group was given.
     last_delivered: str = ""
 
@@ -41,8 +35,8 @@ class Due:
     """Entries whose retry is due."""
 
     batch: Batch
-    #: Entries that waited, but somebody acked them or the stream no longer has them.
-    gone: list[str]
+    #: Entries that waited, but were acked by others or are no longer in the stream.
+    vanished: list[str]
     #: In how many ms the next one will be due, `None` if none waits.
     next_due_ms: int | None
 
@@ -54,8 +48,8 @@ class TakeOver:
     batch: Batch
     #: Entries that wait for their retry.
     waiting: list[str]
-    #: Entries that were pending, but the stream no longer has them.
-    gone: list[str]
+    #: Entries that were pending, but are no longer in the stream.
+    vanished: list[str]
     #: Where the next page begins, `None` at the end.
     after: str | None
 
@@ -75,8 +69,8 @@ class LeasedPartition:
         self.lease = lease
         self._leases = leases
         keys, place = topic.keys, (group, lease.partition)
-        self._stream = keys.stream(lease.partition)
-        self._own_keys = [keys.lease(*place), self._stream, keys.waiting(*place), keys.failures(*place)]
+        self.stream = keys.stream(lease.partition)
+        self._own_keys = [keys.lease(*place), self.stream, keys.waiting(*place), keys.failures(*place)]
         self._settle_keys = [
             *self._own_keys,
             keys.dead_letters(lease.partition),
@@ -89,9 +83,8 @@ class LeasedPartition:
         self.where = Where(
             destination=topic.name, group=group, consumer=lease.owner, partition=lease.partition
         )
-        self._asked_ns = 0
-        #: Whether the server has said so.
-        self.is_lost = False
+        #: Whether calls can still succeed: not after a lost lease, or a reply that was lost.
+        self.is_usable = True
         #: Counts the calls that changed something, as the lease does on the server.
         self._turn = 0
 
@@ -103,7 +96,7 @@ class LeasedPartition:
     def create_group(self) -> None:
         """Create the group at the stream's beginning, unless it is there."""
         try:
-            self.topic.call("XGROUP CREATE", self._stream, self.group, "0-0", "MKSTREAM", group=self.group)
+            self.topic.call("XGROUP CREATE", self.stream, self.group, "0-0", "MKSTREAM", group=self.group)
         except QueueError as error:
             if not str(error.__cause__).startswith("BUSYGROUP"):
                 raise
@@ -111,27 +104,27 @@ class LeasedPartition:
     def take_over(self, after: str | None, count: int) -> TakeOver:
         """Take one page of the pending entries, oldest first; each is counted when it begins."""
         start = "-" if after is None else f"({after}"
-        last, entries, waiting, gone = self._fenced("take_over", start, count)
-        self._turn += bool(entries or gone)
+        last, entries, waiting, vanished = self._fenced("take_over", start, count)
+        self._turn += bool(entries or vanished)
         return TakeOver(
             batch=self._batch(entries, is_taken=True),
             waiting=_texts(waiting),
-            gone=_texts(gone),
+            vanished=_texts(vanished),
             after=last.decode() or None,
         )
 
     def take_due(self, count: int) -> Due:
         """Take entries whose retry is due; each is counted when it begins."""
-        entries, next_due_ms, gone = self._fenced("take_due", count)
-        self._turn += bool(entries or gone)
+        entries, next_due_ms, vanished = self._fenced("take_due", count)
+        self._turn += bool(entries or vanished)
         return Due(
             batch=self._batch(entries, is_taken=True),
-            gone=_texts(gone),
+            vanished=_texts(vanished),
             next_due_ms=None if next_due_ms < 0 else next_due_ms,
         )
 
     def settle_and_read(self, settlements: Sequence[Settlement], count: int) -> tuple[list[bool], Batch]:
-        """Settle, then read up to `count` new messages, in one script; tells which settlements had effect."""
+        """Settle, then read up to `count` new messages, in one script; returns which had effect."""
         # Nearly all of them are acks of a first delivery: an id alone costs a fifth of what the others do.
         once: list[str] = []
         others: list[Any] = []
@@ -151,15 +144,15 @@ class LeasedPartition:
     def wait_for_new(self, last_seen: str, block_ms: int) -> None:
         """Wait until the stream has an entry behind `last_seen`; reads nothing."""
         self.topic.call(
-            "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self._stream, last_seen, group=self.group
+            "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self.stream, last_seen, group=self.group
         )
 
     def keys_of(self, entry_ids: Sequence[str]) -> list[str | None]:
-        """The message keys of entries, `None` for one without or that is gone."""
+        """The message keys of entries, `None` for one without or that is no longer in the stream."""
         found = []
         for entry_id in entry_ids:
-            entries = self.topic.call("XRANGE", self._stream, entry_id, entry_id, group=self.group)
-            delivery = delivery_of([(entry, 1) for entry in entries], stream=self._stream, group=self.group)
+            entries = self.topic.call("XRANGE", self.stream, entry_id, entry_id, group=self.group)
+            delivery = delivery_of([(entry, 1) for entry in entries], stream=self.stream, group=self.group)
             envelopes = [
                 Envelope.of(msg.payload, topic=self.topic.name, partition=self.partition)
                 for msg in delivery.messages
@@ -171,14 +164,16 @@ class LeasedPartition:
         fence = (self.lease.owner, self.lease.epoch, self._leases.now, self.group, self._turn)
         seal = (self._own_keys[0], self.lease.epoch, self._turn)
         keys = keys or self._own_keys
-        self._asked_ns = time.time_ns()
+        usable, self.is_usable = self.is_usable, False
         state, *reply = self.topic.run_sealed(script, keys, *fence, *arguments, seal=seal, group=self.group)
         if state == b"lost":
-            self.is_lost = True
             raise self.lost()
         if state == b"repeated":
-            reason = "the client sent a call again whose reply was lost; what that delivered is taken up anew"
-            raise QueueError(script, stream=self._stream, group=self.group, reason=reason)
+            reason = (
+                "the client sent a call again whose reply was lost; what that delivered is taken over anew"
+            )
+            raise QueueError(script, stream=self.stream, group=self.group, reason=reason)
+        self.is_usable = usable
         return reply
 
     def lost(self) -> LeaseLostError:
@@ -201,8 +196,6 @@ class LeasedPartition:
         batch = Batch(last_delivered=last_delivered)
         for raw_id, fields, count, failure in entries:
             entry_id = raw_id.decode()
-            if failure:
-                batch.failures[entry_id] = failure
             try:
                 data = data_of(fields)
                 payload = decode_payload(data)
@@ -223,24 +216,18 @@ class LeasedPartition:
                     attempt=envelope.attempt + count,
                     envelope=envelope,
                     delivery_count=count,
-                    stream=self._stream,
+                    stream=self.stream,
                     data=data,
+                    failure=failure,
+                    is_counted=not is_taken,
                 )
             )
-        traces = active_traces()
-        if traces is not None:
-            self._trace(traces, batch.messages)
         return batch
 
-    def _trace(self, traces: Traces, messages: Sequence[MqMessage]) -> None:
-        times, count = (self._asked_ns, time.time_ns()), len(messages)
-        for msg in messages:
-            msg.context = traces.received(self.where, msg.id, msg.headers, times=times, count=count)
-
     def extra(self, **facts: Any) -> dict[str, Any]:
-        """What a log line about this partition hands over."""
+        """The `extra` of a log line about this partition."""
         topic, _, group = self.labels
-        place = {"topic": topic, "stream": self._stream, "partition": self.partition, "group": group}
+        place = {"topic": topic, "stream": self.stream, "partition": self.partition, "group": group}
         return message_fields(**place, consumer=self.lease.owner, **facts)
 
 

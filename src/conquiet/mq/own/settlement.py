@@ -1,27 +1,19 @@
-"""How a handled message is settled: decided without Redis or a clock."""
+"""How a handled message of a topic is settled: decided without Redis or a clock."""
 
 from __future__ import annotations
 
-import base64
 import json
-import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from conquiet.consume.dead_letter import Cause, GivenUp, malformed_content, raw_content, short_text
+from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement, Skipped
 from conquiet.errors import MalformedEntry
-from conquiet.masking import mask
 from conquiet.mq.envelope import MqMessage
-from conquiet.mq.own.outcomes import Ack, DeadLetter, Outcome, Retry
 from conquiet.mq.own.retry import RetryPolicy
 
-SettlementKind = Literal["ack", "retry", "requeue", "dead", "hand_back", "begin"]
 
-_MAX_TRACEBACK = 8_000
-_MAX_TEXT = 1_000
-
-
-# Not frozen, as one of each is made for every message: that would double what it costs.
 @dataclass(slots=True)
 class Failure:
     """What is remembered of a message's failed attempts until it is settled."""
@@ -32,30 +24,16 @@ class Failure:
     error_message: str = ""
 
     @classmethod
-    def decode(cls, text: bytes, now_ms: int, carried: Mapping[str, Any] | None = None) -> Failure:
+    def of(cls, msg: MqMessage, now_ms: int) -> Failure:
         """The failure that Redis kept, or that a copy carries, or a first one."""
-        if text:
-            return cls(**json.loads(text))
         first = cls(first_delivered_at_ms=now_ms)
-        if carried is None:
+        carried = json.loads(msg.failure) if msg.failure else msg.envelope.failure
+        if not carried:
             return first
-        # Of the wire: what is not of its kind is left out.
+        # Of the wire, maybe by a later version: what is not of its kind is left out.
         facts = {name: carried.get(name) for name in asdict(first)}
         known = {name: fact for name, fact in facts.items() if type(fact) is type(getattr(first, name))}
         return replace(first, **known)  # type: ignore[arg-type]  # each is of its field's type
-
-
-@dataclass(slots=True)
-class Settlement:
-    """One message and what becomes of it; the two arguments are those of settle_and_read.lua."""
-
-    kind: SettlementKind
-    entry_id: str
-    delivery_count: int
-    first: str | int | bytes = ""
-    second: str | bytes = ""
-    #: The OpenTelemetry context of the handling, if it was traced.
-    context: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,108 +44,98 @@ class SettlementRules:
     mode: Literal["in_place", "requeue"]
     consumer: str
 
-    def for_outcome(
-        self, msg: MqMessage, outcome: Outcome | None, failure: Failure, now_ms: int
-    ) -> Settlement:
+    def for_outcome(self, msg: MqMessage, outcome: Outcome, now_ms: int) -> Settlement:
         """The settlement of what a handler returned."""
         match outcome:
-            case None | Ack():
-                return Settlement("ack", msg.id, msg.delivery_count)
+            case Ack():
+                return Settlement("ack", msg.id, msg.delivery_count, outcome="handled")
+            case Skipped():
+                return Settlement("ack", msg.id, msg.delivery_count, outcome="skipped")
             case DeadLetter(reason):
-                return self._dead(msg, failure, now_ms, error_type="DeadLetter", message=reason)
+                return self._dead_letter(msg, Cause(error_type="DeadLetter", message=reason), now_ms)
             case Retry(delay_ms, reason):
-                return self._again(msg, failure, now_ms, "Retry", reason, delay_ms=delay_ms)
+                cause = Cause(error_type="Retry", message=reason)
+                return self._again(msg, cause, now_ms, delay_ms=delay_ms)
 
-    def for_error(self, msg: MqMessage, error: Exception, failure: Failure, now_ms: int) -> Settlement:
+    def for_error(self, msg: MqMessage, error: Exception, now_ms: int) -> Settlement:
         """The settlement of what a handler raised."""
-        kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-        shown = mask("".join(traceback.format_exception(error)))[-_MAX_TRACEBACK:]
-        if not self.policy.is_retried(error):
-            return self._dead(msg, failure, now_ms, error_type=kind, message=_said(error), trace=shown)
-        return self._again(msg, failure, now_ms, kind, _said(error), trace=shown)
+        cause = Cause.of(error)
+        is_retried = self.policy.is_retried(error)
+        settlement = self._again(msg, cause, now_ms) if is_retried else self._dead_letter(msg, cause, now_ms)
+        settlement.error = error
+        return settlement
 
-    def for_poison(self, msg: MqMessage, failure: Failure, now_ms: int) -> Settlement | None:
-        """The dead letter of a message that was delivered too often before its handler could say anything."""
+    def without_handler(self, msg: MqMessage, now_ms: int) -> Settlement | None:
+        """The settlement of a message that needs no handler, `None` for all others.
+
+        A copy for another group is acked; what was delivered too often before its handler could answer
+        becomes a dead letter.
+        """
+        if msg.envelope.for_group not in (None, msg.group):
+            return Settlement("ack", msg.id, msg.delivery_count, outcome="handled")
         attempts = msg.attempt - 1
         if attempts == 0 or not self.policy.is_exhausted(attempts, msg.envelope.max_retries):
             return None
+        if msg.delivery_count == 2 and not msg.failure:
+            # The consumer that read it first may have died before it began; from the second time on begins
+            # are counted.
+            return None
+        failure = Failure.of(msg, now_ms)
         message = f"delivered {attempts} times and never finished; {failure.error_message}".rstrip("; ")
-        kind = failure.error_type or "Poison"
-        return self._dead(msg, failure, now_ms, error_type=kind, message=message, attempts=attempts)
+        cause = Cause(error_type=failure.error_type or "Poison", message=message)
+        return self._dead_letter(msg, cause, now_ms, attempts=attempts)
 
     def for_malformed(
         self, entry: MalformedEntry, *, topic: str, group: str, partition: int, now_ms: int
     ) -> Settlement:
-        """The dead letter of an entry that is no message, with its raw bytes."""
-        letter = {
-            "topic": topic,
-            "group": group,
-            "partition": partition,
-            "originalMessageId": entry.id,
-            "attempts": entry.delivery_count,
-            "deadLetteredAt": now_ms,
-            "lastConsumer": self.consumer,
-            "errorType": "Malformed",
-            "errorMessage": entry.reason[:_MAX_TEXT],
-            "fieldsBase64": entry.fields_base64(),
-        }
-        return Settlement("dead", entry.id, entry.delivery_count, json.dumps(letter))
+        """The dead letter of a malformed entry, with its raw bytes."""
+        given_up = GivenUp(
+            topic=topic,
+            group=group,
+            partition=partition,
+            original_id=entry.id,
+            attempts=entry.delivery_count,
+            consumer=self.consumer,
+            now_ms=now_ms,
+        )
+        letter = given_up.letter(*malformed_content(entry))
+        return Settlement("dead_letter", entry.id, entry.delivery_count, letter, outcome="dead_lettered")
 
-    def _again(
-        self,
-        msg: MqMessage,
-        failure: Failure,
-        now_ms: int,
-        error_type: str,
-        message: str,
-        *,
-        trace: str = "",
-        delay_ms: int | None = None,
-    ) -> Settlement:
+    def _again(self, msg: MqMessage, cause: Cause, now_ms: int, *, delay_ms: int | None = None) -> Settlement:
         if self.policy.is_exhausted(msg.attempt, msg.envelope.max_retries):
-            return self._dead(msg, failure, now_ms, error_type=error_type, message=message, trace=trace)
+            return self._dead_letter(msg, cause, now_ms)
+        failure = Failure.of(msg, now_ms)
         delay = self.policy.delay_ms(msg.attempt, failure.last_delay_ms) if delay_ms is None else delay_ms
         kept = {
             "first_delivered_at_ms": failure.first_delivered_at_ms,
             "last_delay_ms": delay,
-            "error_type": error_type,
-            "error_message": _text(message),
+            "error_type": cause.error_type,
+            "error_message": short_text(cause.message),
         }
-        if self.mode == "requeue":
-            item = _item(msg, kept)
-            if item is None:
-                return self._dead(msg, failure, now_ms, error_type=error_type, message=message, trace=trace)
-            return Settlement("requeue", msg.id, msg.delivery_count, delay, item)
-        return Settlement("retry", msg.id, msg.delivery_count, delay, json.dumps(kept))
+        place = (msg.id, msg.delivery_count, delay)
+        if self.mode == "in_place":
+            return Settlement("retry", *place, json.dumps(kept), outcome="retried")
+        item = _item(msg, kept)
+        if item is None:
+            return self._dead_letter(msg, cause, now_ms)
+        return Settlement("requeue", *place, item, outcome="retried")
 
-    def _dead(
-        self,
-        msg: MqMessage,
-        failure: Failure,
-        now_ms: int,
-        *,
-        error_type: str,
-        message: str,
-        trace: str = "",
-        attempts: int | None = None,
+    def _dead_letter(
+        self, msg: MqMessage, cause: Cause, now_ms: int, *, attempts: int | None = None
     ) -> Settlement:
-        letter: dict[str, Any] = {
-            "topic": msg.topic,
-            "group": msg.group,
-            "partition": msg.partition,
-            "key": msg.key,
-            "originalMessageId": _original_id(msg),
-            "attempts": msg.attempt if attempts is None else attempts,
-            "firstDeliveredAt": failure.first_delivered_at_ms,
-            "lastDeliveredAt": now_ms,
-            "deadLetteredAt": now_ms,
-            "lastConsumer": self.consumer,
-            "errorType": error_type,
-            "errorMessage": _text(message),
-            "traceback": _writable(trace),
-            **_content(msg),
-        }
-        return Settlement("dead", msg.id, msg.delivery_count, json.dumps(letter))
+        given_up = GivenUp(
+            topic=msg.topic,
+            group=msg.group,
+            partition=msg.partition,
+            key=msg.key,
+            original_id=msg.original_id,
+            attempts=msg.attempt if attempts is None else attempts,
+            consumer=self.consumer,
+            now_ms=now_ms,
+            first_delivered_at_ms=Failure.of(msg, now_ms).first_delivered_at_ms,
+        )
+        letter = given_up.letter(cause, _content(msg))
+        return Settlement("dead_letter", msg.id, msg.delivery_count, letter, outcome="dead_lettered")
 
 
 def _content(msg: MqMessage) -> dict[str, Any]:
@@ -175,37 +143,14 @@ def _content(msg: MqMessage) -> dict[str, Any]:
         return {"headers": dict(msg.headers), "envelope": json.loads(msg.envelope.encode())}
     except (TypeError, ValueError):
         # Some JSON can be read but not written again, as a lone surrogate: the bytes as they came.
-        fields = [[base64.b64encode(part).decode() for part in (b"data", msg.data)]]
-        return {"headers": {}, "fieldsBase64": fields}
+        return raw_content([(b"data", msg.data)])
 
 
 def _item(msg: MqMessage, failure: Mapping[str, Any]) -> bytes | None:
     copy = msg.envelope.copied(
-        attempt=msg.attempt, original_id=_original_id(msg), for_group=msg.group, failure=failure
+        attempt=msg.attempt, original_id=msg.original_id, for_group=msg.group, failure=failure
     )
     try:
         return f"{msg.partition}:".encode() + copy.encode()
     except (TypeError, ValueError):
         return None
-
-
-def _original_id(msg: MqMessage) -> str:
-    # A message that was replayed to all groups is new to each of them: some have handled its original.
-    original_id = None if msg.envelope.for_group is None else msg.envelope.original_id
-    return original_id or msg.id
-
-
-def _text(message: str) -> str:
-    return _writable(message[:_MAX_TEXT])
-
-
-def _writable(text: str) -> str:
-    # A file name that is no UTF-8 brings lone surrogates, which the reader of the letter would refuse.
-    return text.encode(errors="backslashreplace").decode()
-
-
-def _said(error: Exception) -> str:
-    try:
-        return mask(str(error))
-    except Exception:  # noqa: BLE001 -- the user's; the traceback tells the rest
-        return "<its str() failed>"

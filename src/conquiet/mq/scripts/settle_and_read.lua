@@ -8,7 +8,7 @@
 --   'ack'        '', ''
 --   'retry'      delay in ms, failure as JSON       stays pending and waits for its time
 --   'requeue'    delay in ms, item as JSON          a copy is added later, this one is acked
---   'dead'       dead letter as JSON, ''            moved to the dead letters
+--   'dead_letter'  dead letter as JSON, ''            moved to the dead letters
 --   'hand_back'  delivery count to set, ''          not begun: free for others
 --   'begin'      '', ''                             taken up and about to be handled: delivery count + 1
 --
@@ -33,7 +33,7 @@ end
 
 -- A script that fails half-way keeps what it has done: what could fail is tried before anything is written.
 local kinds = {[3] = 'zset', [4] = 'hash', [5] = 'stream', [6] = 'zset', [7] = 'hash'}
-local needed = {ack = {4}, retry = {3, 4}, requeue = {4, 6, 7}, dead = {4, 5}}
+local needed = {ack = {4}, retry = {3, 4}, requeue = {4, 6, 7}, dead_letter = {4, 5}}
 local function wrong_key(what)
   for _, number in ipairs(needed[what] or {}) do
     local kind = redis.call('TYPE', KEYS[number]).ok
@@ -92,7 +92,7 @@ for i = last_once + 1, #ARGV, 5 do
       redis.call('HSET', KEYS[7], name, second)
       redis.call('ZADD', KEYS[6], now + first, name)
       done(id, count)
-    elseif what == 'dead' then
+    elseif what == 'dead_letter' then
       redis.call('XADD', KEYS[5], '*', 'data', first)
       done(id, count)
     elseif what == 'hand_back' then

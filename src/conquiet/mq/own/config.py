@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from conquiet.arguments import check_name, check_positive_int
+from conquiet.consume.limits import DEFAULT_BATCH_SIZE
 from conquiet.mq.own.retry import RetryPolicy
 from conquiet.mq.own.settlement import SettlementRules
-from conquiet.mq.own.worker_config import WorkerConfig
 from conquiet.queue import unique_consumer_name
 
 
@@ -16,26 +16,43 @@ from conquiet.queue import unique_consumer_name
 class ConsumerConfig:
     """How a consumer of partitions behaves; the defaults suit handlers from microseconds to hours."""
 
-    #: Unique among live processes: of two with one name, the second waits for the first one's leases to end.
+    #: Unique among live processes: of two with one name, one waits until the other's leases expire.
     consumer_name: str = field(default_factory=unique_consumer_name)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     #: "in_place": a retried message keeps its id and is seen by this group alone. "requeue": a copy is added
     #: later, for this group.
     retry_mode: Literal["in_place", "requeue"] = "in_place"
-    worker: WorkerConfig = field(default_factory=WorkerConfig)
-    #: How long a partition stays with an owner that is silent.
+    #: "strict": while a message waits for its retry, later ones of the same key wait behind it.
+    ordering: Literal["default", "strict"] = "default"
+    #: With strict ordering: messages that may wait behind others before the partition reads no more.
+    max_parked: int = 1_000
+    batch_size: int = DEFAULT_BATCH_SIZE
+    #: How long one read waits for new messages.
+    block_ms: int = 1_000
+    #: Names of consumers that are known to be dead, as earlier tries of the same task: their leases are taken
+    #: at once instead of when they expire.
+    take_over_from: tuple[str, ...] = ()
+    #: How long a partition stays with an owner that does not renew its lease.
     lease_ttl_ms: int = 15_000
     #: A handler that runs longer is logged and counted; it is never interrupted.
     handler_timeout_s: float | None = None
-    #: How long Redis or the database may be away, or one partition fail, before `run` gives up and raises.
+    #: How long Redis or the database may be unavailable, or one partition fail, before `run` raises.
     max_outage_s: float = 60.0
 
     def __post_init__(self) -> None:
         check_name("consumer_name", self.consumer_name)
-        check_positive_int("lease_ttl_ms", self.lease_ttl_ms)
+        for name in ("lease_ttl_ms", "batch_size", "block_ms", "max_parked"):
+            check_positive_int(name, getattr(self, name))
+        if isinstance(self.take_over_from, str) or self.consumer_name in self.take_over_from:
+            raise ValueError(
+                f"take_over_from must be names of other consumers than {self.consumer_name!r}, "
+                f"got {self.take_over_from!r}"
+            )
+        if self.ordering not in ("default", "strict"):
+            raise ValueError(f"ordering must be 'default' or 'strict', got {self.ordering!r}")
         if self.retry_mode not in ("in_place", "requeue"):
             raise ValueError(f"retry_mode must be 'in_place' or 'requeue', got {self.retry_mode!r}")
-        if self.retry_mode == "requeue" and self.worker.ordering == "strict":
+        if self.retry_mode == "requeue" and self.ordering == "strict":
             raise ValueError("strict ordering cannot be kept with retry_mode='requeue': a copy comes behind")
 
     @property

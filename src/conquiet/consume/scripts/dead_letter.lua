@@ -1,15 +1,15 @@
--- Moves one pending entry to a quarantine stream, if the consumer still holds it at the same delivery count.
+-- Moves one pending entry to the dead letters, if it is still pending at the consumer with the same delivery count.
 -- The copy is added before the entry is acked: whatever dies in between, the message is in one of the two.
 --
 -- KEYS[1]  the stream
--- KEYS[2]  the quarantine stream
+-- KEYS[2]  the stream of dead letters
 -- ARGV[1]  the group
 -- ARGV[2]  the consumer
 -- ARGV[3]  the entry id
 -- ARGV[4]  its delivery count
--- ARGV[5]  the quarantine entry's `data`
+-- ARGV[5]  the dead letter's `data`
 --
--- Returns the id of the quarantine entry, or false if the entry is no longer held.
+-- Returns the id of the dead letter, or false if the entry is no longer pending at the consumer.
 
 -- Redis before 7 needs this: XPENDING is not deterministic and XADD writes.
 if redis.replicate_commands then redis.replicate_commands() end

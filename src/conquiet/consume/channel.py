@@ -1,0 +1,116 @@
+"""Channel: where messages wait. The one thing in which streams, partitions and task queues differ."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from conquiet.consume.outcome import Outcome, Settlement
+from conquiet.errors import MalformedEntry
+from conquiet.tracing import Where
+
+
+class Message(Protocol):
+    """One delivery of one message."""
+
+    @property
+    def stream(self) -> str:
+        """The stream's key."""
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+
+    @property
+    def id(self) -> str:
+        """The stream entry's id."""
+
+    @property
+    def payload(self) -> Any:
+        """What was sent."""
+
+    @property
+    def attempt(self) -> int:
+        """Deliveries so far, this one included."""
+
+    @property
+    def original_id(self) -> str:
+        """The entry by which the inbox knows it: of a copy the one that it was made from."""
+
+
+M = TypeVar("M", bound=Message)
+M_co = TypeVar("M_co", bound=Message, covariant=True)
+
+
+class Batch(Protocol[M_co]):
+    """What one read delivered; all of it is pending at this consumer now."""
+
+    @property
+    def messages(self) -> Sequence[M_co]:
+        """In order."""
+
+    @property
+    def malformed(self) -> Sequence[MalformedEntry]:
+        """Entries that cannot become messages."""
+
+
+class Channel(Protocol[M]):
+    """Delivers messages and settles what became of them; lives as long as its owner may read.
+
+    One thread calls it, the loop's. Whoever keeps a lease alive meanwhile has another way in.
+    """
+
+    #: Names of stream, group and consumer, for reports, logs and spans.
+    where: Where
+    #: The key of the stream.
+    stream: str
+    #: How long the database may be unavailable before the loop gives up; 0: not at all.
+    max_outage_s: float
+    #: During how many outages one message may be in its handler before it is the one at fault; 0: none.
+    max_outages_of_message: int
+    #: Whether other consumers could take what waits here: then a slow handler reads fewer messages at a time.
+    is_shared: bool
+    #: Messages that were delivered and are another consumer's now, or were trimmed.
+    taken_over: int
+
+    @property
+    def can_settle(self) -> bool:
+        """Whether settling can still succeed; not after a lost lease, or a call whose reply was lost."""
+
+    def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch[M] | None:
+        """Settle, then deliver up to `size` messages, in one round trip where the server allows it.
+
+        An empty batch: nothing came within `wait_ms`, or within the channel's own time. `None`: nothing
+        will come any more.
+        """
+
+    def settle(self, settled: Sequence[Settlement]) -> None:
+        """Settle, and mark what was refused."""
+
+    def next_message(self, queued: deque[M]) -> M | None:
+        """Take the next message that may be handled now; `None` if there is none among the queued.
+
+        What is no longer this consumer's is dropped and counted.
+
+        Raises:
+            LeaseLostError: all of them may be another consumer's.
+        """
+
+    def begin(self, msg: M) -> Settlement | None:
+        """What must be settled before the handler runs, `None` for nothing."""
+
+    def give_up(self, msg: M) -> Settlement | None:
+        """The settlement of a message that needs no handler, as it was delivered too often; pure."""
+
+    def decide(self, msg: M, result: Outcome | Exception, seconds: float) -> Settlement:
+        """The settlement of what a handler returned or raised after so many seconds."""
+
+    def decide_malformed(self, entry: MalformedEntry) -> Settlement:
+        """The settlement of an entry that cannot become a message."""
+
+    def hand_back(self, queued: Sequence[M]) -> int:
+        """Free what was delivered and not begun for others, and count as taken over what was not ours."""
+
+    def count_outage(self) -> None:
+        """A message waits until the database is available again."""

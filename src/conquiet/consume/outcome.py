@@ -1,0 +1,72 @@
+"""What becomes of a message: what its handler may answer, and the settlement that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SettlementKind = Literal["ack", "retry", "requeue", "dead_letter", "hand_back", "begin", "leave"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Done: as if the handler had returned nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Again later; what this handling wrote to the database is rolled back.
+
+    A topic schedules it; in a plain stream the message stays pending, as after an error.
+    """
+
+    #: `None` leaves the delay to the retry policy.
+    delay_ms: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Never again by itself; what this handling wrote to the database is rolled back."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The inbox has it from an earlier delivery: acked without its handler."""
+
+
+#: What a handler may return.
+Answer = Ack | Retry | DeadLetter
+#: What came of one handling that raised nothing.
+Outcome = Answer | Skipped
+
+
+# Not frozen, as one is made for every message: that would double what it costs.
+@dataclass(slots=True)
+class Settlement:
+    """What is done with one entry: the two arguments are those of its kind.
+
+    - ack: done.
+    - retry: delay in ms, failure record; stays pending until it is due.
+    - requeue: delay in ms, item; a copy is added later, this entry is acked.
+    - dead_letter: the dead letter; moved there, this entry is acked.
+    - hand_back: delivery count to set; not begun, free for others at once.
+    - begin: about to be handled, its delivery is counted now.
+    - leave: stays pending as it is.
+    """
+
+    kind: SettlementKind
+    entry_id: str
+    delivery_count: int
+    first: str | int | bytes = ""
+    second: str | bytes = ""
+    #: Set by the channel: the entry was no longer this consumer's, and nothing was done with it.
+    is_refused: bool = False
+    #: The name of a report's count.
+    outcome: str = field(default="", compare=False)
+    #: Why it failed, if it did.
+    error: Exception | None = field(default=None, repr=False, compare=False)
+    #: The OpenTelemetry context of the handling, if it is traced.
+    context: Any = field(default=None, repr=False, compare=False)

@@ -1,0 +1,215 @@
+"""StreamChannel: a plain stream as a channel; what fails stays pending, and may become a dead letter."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from conquiet.arguments import check_non_negative_int
+from conquiet.consume.dead_letter import (
+    Cause,
+    GivenUp,
+    dead_letter_stream,
+    malformed_content,
+    message_content,
+)
+from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement, Skipped
+from conquiet.consume.scripts import dead_letter
+from conquiet.errors import MalformedEntry, MalformedEntryError, MessageRejectedError
+from conquiet.queue import QueueMessage, RedisStreamsQueue
+from conquiet.queue.connection import visible_errors
+from conquiet.queue.message import Delivery
+from conquiet.queue.stream import HANDED_BACK_IDLE_MS
+from conquiet.tracing import Where
+
+#: One page of pending entries: up to so many, after an entry id; returns where to go on, `None` at the end.
+Page = Callable[[int, str | None], tuple[Delivery, str | None]]
+
+
+class StreamChannel:
+    """One stream, one consumer; first pending messages, page by page, then maybe new ones."""
+
+    max_outage_s = 0.0
+    max_outages_of_message = 0
+    is_shared = True
+    can_settle = True
+
+    def __init__(
+        self, queue: RedisStreamsQueue, pages: Sequence[Page], *, max_deliveries: int | None
+    ) -> None:
+        config = queue.config
+        self._queue = queue
+        self._pages = deque(pages)
+        self._after: str | None = None
+        self._reads_new = False
+        self._max_deliveries = max_deliveries
+        self._read_at = 0.0
+        self.stream = config.stream_key
+        self.where = Where(
+            destination=config.stream_key, group=config.consumer_group, consumer=config.consumer_name
+        )
+        self.taken_over = 0
+
+    @classmethod
+    def for_drain(
+        cls, queue: RedisStreamsQueue, take_over_from: Sequence[str], max_deliveries: int | None
+    ) -> StreamChannel:
+        """What the consumer has pending, what these others left, what was handed back, then new messages."""
+        own = queue.config.consumer_name
+        if isinstance(take_over_from, str) or own in take_over_from:
+            raise ValueError(
+                f"take_over_from must be names of other consumers than {own!r}, got {take_over_from!r}"
+            )
+        pages: list[Page] = [lambda count, after: queue.own_page(count, after=after)]
+        # Its own first: what is taken over and fails is its own then, and must not come a second time.
+        pages += [_pages_of(queue, consumer) for consumer in take_over_from]
+        pages.append(lambda count, after: queue.claim_page(HANDED_BACK_IDLE_MS, count, after=after))
+        channel = cls(queue, pages, max_deliveries=max_deliveries)
+        channel._reads_new = True
+        return channel
+
+    @classmethod
+    def for_stale(
+        cls, queue: RedisStreamsQueue, min_idle_ms: int, max_deliveries: int | None
+    ) -> StreamChannel:
+        """Messages of any consumer that were idle for so long, each at most once; no new ones."""
+        check_non_negative_int("min_idle_ms", min_idle_ms)
+        page: Page = lambda count, after: queue.claim_page(min_idle_ms, count, after=after)  # noqa: E731
+        return cls(queue, [page], max_deliveries=max_deliveries)
+
+    def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> Delivery | None:
+        """As `Channel.read`; it waits for new messages only."""
+        if self._pages:
+            self.settle(settled)
+            settled = ()
+        while self._pages:
+            delivery, self._after = self._pages[0](size, self._after)
+            if self._after is not None:
+                self._read_at = time.monotonic()
+                return delivery
+            self._pages.popleft()
+        if not self._reads_new:
+            self.settle(settled)
+            return None
+        acks = self._settle_all_but_acks(settled)
+        try:
+            block_ms = self._queue.config.block_ms if wait_ms is None else wait_ms
+            delivery = Delivery(self._queue.ack_and_read(acks, block_ms, size), [])
+        except MalformedEntryError as error:
+            delivery = Delivery(list(error.messages), list(error.entries))
+        self._read_at = time.monotonic()
+        return delivery
+
+    def settle(self, settled: Sequence[Settlement]) -> None:
+        """As `Channel.settle`."""
+        self._queue.ack_ids(self._settle_all_but_acks(settled))
+
+    def next_message(self, queued: deque[QueueMessage]) -> QueueMessage | None:
+        """As `Channel.next_message`."""
+        # Others may claim what waits here; ask which ones are still pending at this consumer before that.
+        if (time.monotonic() - self._read_at) * 1000 >= self._queue.config.claim_idle_ms / 2:
+            kept = self._queue.renew(list(queued))
+            self.taken_over += len(queued) - len(kept)
+            queued.clear()
+            queued.extend(kept)
+            self._read_at = time.monotonic()
+        return queued.popleft() if queued else None
+
+    def begin(self, _msg: QueueMessage) -> Settlement | None:
+        """Nothing: Redis has counted the delivery when it was read."""
+        return None
+
+    def give_up(self, msg: QueueMessage) -> Settlement | None:
+        """A dead letter, if it was delivered more often than `max_deliveries`."""
+        if self._max_deliveries is None or msg.delivery_count <= self._max_deliveries:
+            return None
+        cause = Cause(error_type="DeliveredTooOften", message=f"delivered {msg.delivery_count} times")
+        return self._dead_letter(msg.id, msg.delivery_count, cause, message_content(msg))
+
+    def decide(self, msg: QueueMessage, result: Outcome | Exception, _seconds: float) -> Settlement:
+        """As `Channel.decide`: done, dead letter as the handler says, or pending as it is."""
+        match result:
+            case Ack():
+                return Settlement("ack", msg.id, msg.delivery_count, outcome="handled")
+            case Skipped():
+                return Settlement("ack", msg.id, msg.delivery_count, outcome="skipped")
+            case DeadLetter(reason):
+                cause = Cause(error_type="DeadLetter", message=reason)
+                return self._dead_letter(msg.id, msg.delivery_count, cause, message_content(msg))
+            case Retry():
+                error: Exception = MessageRejectedError(msg.id, stream=self.stream, answer=result)
+            case _:
+                error = result
+        return Settlement("leave", msg.id, msg.delivery_count, outcome="failed", error=error)
+
+    def decide_malformed(self, entry: MalformedEntry) -> Settlement:
+        """As `Channel.decide_malformed`: pending as it is, until it was delivered too often."""
+        if self._max_deliveries is not None and entry.delivery_count > self._max_deliveries:
+            return self._dead_letter(entry.id, entry.delivery_count, *malformed_content(entry))
+        config = self._queue.config
+        place = {"stream": config.stream_key, "group": config.consumer_group}
+        error = MalformedEntryError("drain", **place, entries=[entry], messages=())
+        return Settlement("leave", entry.id, entry.delivery_count, outcome="failed", error=error)
+
+    def hand_back(self, queued: Sequence[QueueMessage]) -> int:
+        """As `Channel.hand_back`: pending with the delivery count of before, and the next claim's to take."""
+        given = len(self._queue.hand_back(list(queued)))
+        self.taken_over += len(queued) - given
+        return given
+
+    def count_outage(self) -> None:
+        """Nothing is counted: a stream's drain tolerates no outage."""
+
+    def __str__(self) -> str:
+        return f"stream {self.stream!r} for group {self._queue.config.consumer_group!r}"
+
+    def _dead_letter(
+        self, entry_id: str, delivery_count: int, cause: Cause, content: dict[str, Any]
+    ) -> Settlement:
+        config = self._queue.config
+        given_up = GivenUp(
+            topic=config.stream_key,
+            group=config.consumer_group,
+            original_id=entry_id,
+            attempts=delivery_count,
+            consumer=config.consumer_name,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        letter = given_up.letter(cause, content)
+        return Settlement("dead_letter", entry_id, delivery_count, letter, outcome="dead_lettered")
+
+    def _settle_all_but_acks(self, settled: Sequence[Settlement]) -> list[str]:
+        """Move dead letters, and return the ids that are to be acked."""
+        acks = []
+        for settlement in settled:
+            if settlement.kind == "ack":
+                acks.append(settlement.entry_id)
+            elif settlement.kind == "dead_letter":
+                self._move(settlement)
+        return acks
+
+    def _move(self, settlement: Settlement) -> None:
+        config = self._queue.config
+        with visible_errors("dead letter", stream=config.stream_key, group=config.consumer_group):
+            moved_to = dead_letter(
+                self._queue.client,
+                config,
+                dead_letter_stream(config.stream_key),
+                entry_id=settlement.entry_id,
+                delivery_count=settlement.delivery_count,
+                letter=str(settlement.first),
+            )
+        settlement.is_refused = moved_to is None
+
+
+def _pages_of(queue: RedisStreamsQueue, consumer: str) -> Page:
+    def page(count: int, after: str | None) -> tuple[Delivery, str | None]:
+        delivery, last = queue.take_page(consumer, count, after=after)
+        if last is None:
+            # Nothing of it is left: the group forgets its name.
+            queue.remove_consumer(consumer)
+        return delivery, last
+
+    return page

@@ -1,0 +1,80 @@
+"""Tally: what a drain has done so far, counted as it happens."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from conquiet.consume.channel import Batch, Channel
+from conquiet.consume.outcome import Settlement
+from conquiet.consume.report import DrainReport, StopReason
+from conquiet.errors import DrainFailure
+from conquiet.queue.message import entry_id_order
+
+#: Failures of a topic's drain that its report names; of a plain stream's drain all are named.
+_MAX_FAILURES = 100
+
+
+class Tally:
+    """The counts of one drain."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self._counts: Counter[str] = Counter()
+        #: Messages begun, or given up without their handler.
+        self.taken = 0
+        #: Handlings that ended in anything but an ack.
+        self.failed_attempts = 0
+        self.failures: list[DrainFailure] = []
+        #: Whether failed messages are still pending as they are.
+        self.has_left_pending = False
+        self._first_id: str | None = None
+        self._last_id: str | None = None
+
+    def read(self, batch: Batch[Any]) -> None:
+        """These were delivered."""
+        ids = [msg.id for msg in batch.messages] + [entry.id for entry in batch.malformed]
+        self._counts["read"] += len(ids)
+        if ids:
+            self._first_id = self._first_id or min(ids, key=entry_id_order)
+            self._last_id = max(ids, key=entry_id_order)
+
+    def decided(self, settlement: Settlement) -> None:
+        """This will become of a message or of a malformed entry."""
+        self._counts[settlement.outcome] += 1
+        is_left = settlement.kind == "leave"
+        self.has_left_pending = self.has_left_pending or is_left
+        if settlement.error is not None and (is_left or len(self.failures) < _MAX_FAILURES):
+            self.failures.append(DrainFailure(settlement.entry_id, settlement.error))
+
+    def refused(self, settlement: Settlement) -> None:
+        """It was another consumer's by then."""
+        if settlement.kind != "begin":
+            self._counts[settlement.outcome] -= 1
+        self._counts["taken_over"] += 1
+
+    def interrupted(self) -> None:
+        """A handler was left by what is not an `Exception`: its message stays pending."""
+        self._counts["failed"] += 1
+
+    def handed_back(self, count: int) -> None:
+        """So many were freed for others."""
+        self._counts["handed_back"] += count
+
+    def report(self, channel: Channel[Any], stopped_by: StopReason) -> DrainReport:
+        """What has been done, now that it is over."""
+        counts = self._counts + Counter(taken_over=channel.taken_over)
+        where = channel.where
+        return DrainReport(
+            stream=channel.stream,
+            group=where.group or "",
+            topic=None if where.partition is None else where.destination,
+            partition=where.partition,
+            first_id=self._first_id,
+            last_id=self._last_id,
+            seconds=time.monotonic() - self.started,
+            stopped_by=stopped_by,
+            failures=tuple(self.failures),
+            **counts,
+        )
