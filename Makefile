@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick for plain workers)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
-	@echo "make check   format, lint, types, layers"
+	@echo "make check   format, lint, types, layers; prints figures of size and nesting"
 	@echo "make chaos   workers and server killed at random           (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
 	@echo "make peers   the same job on other queues                  (ARGS='--only dramatiq')"
@@ -30,6 +30,7 @@ check: $(VENV)/.all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(BIN)/python .ci/figures.py
 
 chaos: $(VENV)/.all
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(ARGS)
