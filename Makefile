@@ -20,7 +20,7 @@ help:
 	@echo "make peers   the same job on other queues                  (ARGS='--only dramatiq')"
 
 demo: $(if $(findstring --quick,$(ARGS)),$(VENV)/.core,$(VENV)/.all java)
-	@$(BIN)/python -m conquiet.demo $(ARGS)
+	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(VENV)/.all java
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
@@ -55,7 +55,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
-	$(call install,.[demo])
+	$(call install,.[embedded],matplotlib psutil rich)
 
 $(VENV)/.all: $(VENV)/.made pyproject.toml constraints.txt
 	$(call install,.[all$(comma)deploy$(comma)dev])
@@ -63,9 +63,9 @@ $(VENV)/.all: $(VENV)/.made pyproject.toml constraints.txt
 
 comma := ,
 define install
-	@echo "installing $(1) (once)"
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '$(1)' \
-	  || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '$(1)'
+	@echo "installing $(1) $(2) (once)"
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '$(1)' $(2) \
+	  || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '$(1)' $(2)
 	@touch $@
 endef
 
