@@ -3,6 +3,8 @@
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name) 2>/dev/null)))
 VENV   := .venv
 BIN    := $(VENV)/bin
+# The versions that are tested; another file tries others, as CI does.
+CONSTRAINTS ?= constraints.txt
 # One process for Spark, one for the orchestrators, one for the rest: most of them wait. JOBS=0 runs all in one.
 JOBS   ?= 3
 
@@ -51,21 +53,21 @@ $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or later is needed; $(PYTHON) is older. Set PYTHON=…"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) uv
 	@touch $@
 
-$(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.core: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
 	$(call install,.[embedded],matplotlib psutil rich)
 
-$(VENV)/.all: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.all: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
 	$(call install,.[all$(comma)deploy$(comma)dev])
 	@touch $(VENV)/.core
 
 comma := ,
 define install
 	@echo "installing $(1) $(2) (once)"
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '$(1)' $(2) \
-	  || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '$(1)' $(2)
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint $(CONSTRAINTS) --editable '$(1)' $(2) \
+	  || $(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '$(1)' $(2)
 	@touch $@
 endef
 

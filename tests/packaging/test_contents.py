@@ -128,9 +128,10 @@ def test_the_sdist_has_what_is_needed_to_build_and_to_test(built):
     with tarfile.open(built.sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     alone = {"pyproject.toml", "constraints.txt", "Makefile", "README.md", "CHANGELOG.md", "LICENSE"}
+    alone |= {"CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", ".pre-commit-config.yaml"}
     alone |= {"Dockerfile", ".dockerignore", "docker-compose.yml", ".env.example"}
 
     assert packed >= alone | files_below(
-        *("src", "tests", "examples", "dags", "dagster_defs", "docs", "deploy", ".ci")
+        *("src", "tests", "examples", "dags", "dagster_defs", "docs", "deploy", ".ci", ".github")
     )
     assert [name for name in packed if name.endswith((".pyc", ".env"))] == []
