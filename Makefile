@@ -3,6 +3,8 @@
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name) 2>/dev/null)))
 VENV   := .venv
 BIN    := $(VENV)/bin
+# The versions that are tested; another file tries others, as CI does.
+CONSTRAINTS ?= constraints.txt
 # One process for Spark, one for the orchestrators, one for the rest: most of them wait. JOBS=0 runs all in one.
 JOBS   ?= 3
 
@@ -14,13 +16,13 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick for plain workers)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
-	@echo "make check   format, lint, types, layers"
+	@echo "make check   format, lint, types, layers; prints figures of size and nesting"
 	@echo "make chaos   workers and server killed at random           (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
 	@echo "make peers   the same job on other queues                  (ARGS='--only dramatiq')"
 
 demo: $(if $(findstring --quick,$(ARGS)),$(VENV)/.core,$(VENV)/.all java)
-	@$(BIN)/python -m conquiet.demo $(ARGS)
+	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(VENV)/.all java
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
@@ -30,6 +32,7 @@ check: $(VENV)/.all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(BIN)/python .ci/figures.py
 
 chaos: $(VENV)/.all
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(ARGS)
@@ -50,21 +53,21 @@ $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or later is needed; $(PYTHON) is older. Set PYTHON=…"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) uv
 	@touch $@
 
-$(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
-	$(call install,.[demo])
+$(VENV)/.core: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
+	$(call install,.[embedded],matplotlib psutil rich)
 
-$(VENV)/.all: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.all: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
 	$(call install,.[all$(comma)deploy$(comma)dev])
 	@touch $(VENV)/.core
 
 comma := ,
 define install
-	@echo "installing $(1) (once)"
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '$(1)' \
-	  || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '$(1)'
+	@echo "installing $(1) $(2) (once)"
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint $(CONSTRAINTS) --editable '$(1)' $(2) \
+	  || $(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '$(1)' $(2)
 	@touch $@
 endef
 

@@ -107,8 +107,8 @@ class PartitionBusyError(TopicError):
         self.group = group
         super().__init__(
             topic,
-            f"has partition {partition} leased to another consumer of group {group!r}; `MqAdmin.owners` names "
-            "it, and the partition is free when that one stops or its lease expires",
+            f"has partition {partition} leased to another consumer of group {group!r}; `MqAdmin.owners` "
+            "names it, and the partition is free when that one stops or its lease expires",
         )
 
 
@@ -128,7 +128,7 @@ class LeaseLostError(ConquietError):
 
 
 class MessageRejectedError(ConquietError):
-    """A handler answered with a `Retry` or `DeadLetter` where nobody can act on it; its message is pending."""
+    """A handler answered a `Retry` or `DeadLetter` that nobody can act on; its message stays pending."""
 
     def __init__(self, entry_id: str, *, stream: str, answer: object) -> None:
         self.entry_id = entry_id

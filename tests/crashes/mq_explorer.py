@@ -52,11 +52,11 @@ class MqExplorer(Explorer):
 
     _scenario: MqScenario
 
-    def explore(self) -> Exploration:
+    def explore(self, only: int | None = None) -> Exploration:
         """As every explorer, on a server that ends a short BLOCK at its end and not up to 100 ms later."""
         with open_client(self._url) as client:
             client.config_set("hz", 500)
-        return super().explore()
+        return super().explore(only)
 
     def _open(self, address: Address, *, client_name: str) -> MqSite:
         return MqSite(address, client_name=client_name)

@@ -20,6 +20,8 @@ from tests.crashes.points import Fault
 from tests.crashes.scenarios import SCENARIOS
 from tests.crashes.wrong_loops import WRONG_LOOPS
 
+ALL_SCENARIOS = SCENARIOS | WRONG_LOOPS | MQ_SCENARIOS | MQ_WRONG_LOOPS
+
 _ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 120
 
@@ -54,6 +56,13 @@ class Worker:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
+def explorer_of(name: str, fault: Fault, *, url: str, directory: Path) -> Explorer:
+    """The explorer of a scenario, by its name."""
+    scenario = ALL_SCENARIOS[name]
+    explorer = MqExplorer if isinstance(scenario, MqScenario) else Explorer
+    return explorer(name, scenario, fault, url=url, directory=directory)
+
+
 def main() -> None:
     """Explore what each line of the input asks for, and answer with a line."""
     # Handlers fail by plan here, hundreds of times.
@@ -62,9 +71,7 @@ def main() -> None:
         # Nobody handles SIGALRM, so an exploration without an end ends the worker.
         signal.alarm(_TIMEOUT_S)
         name, fault, url, directory = json.loads(line)
-        scenario = (SCENARIOS | WRONG_LOOPS | MQ_SCENARIOS | MQ_WRONG_LOOPS)[name]
-        explorer = MqExplorer if isinstance(scenario, MqScenario) else Explorer
-        exploration = explorer(name, scenario, fault, url=url, directory=Path(directory)).explore()
+        exploration = explorer_of(name, fault, url=url, directory=Path(directory)).explore()
         print(json.dumps(dataclasses.asdict(exploration)), flush=True)
         signal.alarm(0)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from examples.demo.requirements import ROOT
+
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -43,9 +45,9 @@ class Run:
 def start_demo(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start it in a directory, which is its place for temporary files too."""
     return subprocess.Popen(
-        [sys.executable, "-m", "conquiet.demo", *arguments],
+        [sys.executable, "-m", "examples.demo", *arguments],
         cwd=directory,
-        env=os.environ | {"TMPDIR": str(directory), "COLUMNS": "110"},
+        env=os.environ | {"TMPDIR": str(directory), "COLUMNS": "110", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -68,7 +70,7 @@ def _is_of(process: psutil.Process, directory: str) -> bool:
     try:
         if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
             return False
-        words = [process.cwd(), *process.cmdline(), *process.environ().values()]
+        texts = [process.cwd(), *process.cmdline(), *process.environ().values()]
     except psutil.Error:
         return False
-    return any(directory in word for word in words)
+    return any(directory in text for text in texts)

@@ -1,4 +1,4 @@
-"""The parts of the demo: when a proof holds, what the picture shows, which sentences tell what is missing."""
+"""The parts of the demo: when a proof holds, what the picture shows, which error names what is missing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import redis
 from rich.console import Console
 
-from conquiet.demo import requirements
-from conquiet.demo.killing import kill_in_the_middle
-from conquiet.demo.picture import save_picture
-from conquiet.demo.processes import DemoError, Processes
-from conquiet.demo.proof import Counts, Proof, Total
-from conquiet.demo.terminal_picture import draw_picture
-from conquiet.demo.watching import Backlog, Moment, Span, Timeline, look_at
+from examples.demo import requirements
+from examples.demo.crash import kill_in_the_middle
+from examples.demo.picture import save_picture
+from examples.demo.processes import DemoError, Processes
+from examples.demo.proof import Counts, Proof, Total
+from examples.demo.terminal_picture import draw_picture
+from examples.demo.watcher import Backlog, Moment, Span, Timeline, read_backlog
 
 SENT = Total(100, 5_000)
 COUNTS = Counts(
@@ -60,12 +60,12 @@ def test_equal_totals_are_a_proof():
         replace(RIGHT, counts=(replace(COUNTS, dead_letters=1),)),
     ],
 )
-def test_whatever_is_lost_twice_waiting_or_given_up_is_no_proof(wrong):
+def test_totals_with_a_lost_repeated_waiting_or_dead_lettered_message_fail_the_proof(wrong):
     assert not wrong.is_right
     assert wrong.sentence().startswith("THE TOTALS DIFFER. Sent: 100 orders, 5,000 cents")
 
 
-def test_the_table_has_a_column_for_each_group_and_a_dash_for_what_nobody_counted():
+def test_the_table_has_a_column_for_each_group_and_a_dash_for_what_was_not_counted():
     console = Console(width=100, file=StringIO())
 
     console.print(replace(RIGHT, counts=(COUNTS, replace(COUNTS, title="totals", skipped=None))).table())
@@ -98,17 +98,17 @@ def test_the_picture_is_a_file_of_moderate_size(tmp_path, crash_s):
     assert 10_000 < (tmp_path / "demo.png").stat().st_size < 150_000
 
 
-def test_a_look_divides_the_messages_into_acked_pending_and_waiting(valkey_url, stream):
+def test_a_backlog_divides_the_messages_into_acked_pending_and_waiting(valkey_url, stream):
     with redis.Redis.from_url(valkey_url, decode_responses=True) as client:
-        nothing = look_at(client, (stream,), "ledger")
+        nothing = read_backlog(client, (stream,), "ledger")
         for number in range(5):
             client.xadd(stream, {"data": str(number)})
-        without_group = look_at(client, (stream,), "ledger")
+        without_group = read_backlog(client, (stream,), "ledger")
         client.xgroup_create(stream, "ledger", id="0")
-        unread = look_at(client, (stream,), "ledger")
+        unread = read_backlog(client, (stream,), "ledger")
         [(_name, entries)] = client.xreadgroup("ledger", "worker", {stream: ">"}, count=3)
         client.xack(stream, "ledger", entries[0][0])
-        in_the_middle = look_at(client, (stream,), "ledger")
+        in_the_middle = read_backlog(client, (stream,), "ledger")
 
     assert nothing == Backlog()
     assert without_group == unread == Backlog(waiting=5)
@@ -158,15 +158,6 @@ def test_java_that_is_too_old_is_refused(tmp_path, monkeypatch):
 
     with pytest.raises(DemoError, match="is Java 8"):
         requirements.check_java()
-
-
-def test_an_installed_package_sends_its_user_to_a_checkout(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        requirements, "__file__", str(tmp_path / "site-packages/conquiet/demo/requirements.py")
-    )
-
-    with pytest.raises(DemoError, match=r"dags/order_pipeline.py of a checkout .*`make demo`.*--quick"):
-        requirements.checkout()
 
 
 def test_a_program_that_is_not_installed_is_named():

@@ -16,7 +16,7 @@ def test_the_short_demo_ends_with_table_picture_and_proof_and_leaves_nothing(tmp
     assert run.row("lag") == run.row("pending") == run.row("dead letters") == [0]
     [redelivered], [skipped] = run.row("redelivered"), run.row("skipped by the inbox")
     assert redelivered > skipped > 0
-    assert f"{redelivered} messages in its hands, {skipped} of them committed" in run.printed
+    assert f"{redelivered} messages pending, {skipped} of them committed" in run.printed
     assert "┃ crash" in run.printed
     assert "Totals in the database equal totals sent." in run.printed
     assert run.picture_size() == (1320, 744)
@@ -45,4 +45,4 @@ def test_ctrl_c_ends_every_process_and_removes_the_directory(tmp_path):
 
 
 def _is_working(directory) -> bool:
-    return any("conquiet.demo.worker" in process.cmdline() for process in processes_of(directory))
+    return any("examples.demo.worker" in process.cmdline() for process in processes_of(directory))

@@ -106,7 +106,7 @@ def test_all_has_every_extra_but_those_of_maintainers():
     (everything,) = PROJECT["optional-dependencies"]["all"]
     named = set(everything.removeprefix("conquiet[").removesuffix("]").split(","))
 
-    assert named == set(PROJECT["optional-dependencies"]) - {"all", "demo", "deploy", "dev"}
+    assert named == set(PROJECT["optional-dependencies"]) - {"all", "deploy", "dev"}
 
 
 def test_every_entry_point_leads_somewhere(wheel):
@@ -128,7 +128,10 @@ def test_the_sdist_has_what_is_needed_to_build_and_to_test(built):
     with tarfile.open(built.sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     alone = {"pyproject.toml", "constraints.txt", "Makefile", "README.md", "CHANGELOG.md", "LICENSE"}
+    alone |= {"CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", ".pre-commit-config.yaml"}
     alone |= {"Dockerfile", ".dockerignore", "docker-compose.yml", ".env.example"}
 
-    assert packed >= alone | files_below("src", "tests", "dags", "dagster_defs", "docs", "deploy", ".ci")
+    assert packed >= alone | files_below(
+        *("src", "tests", "examples", "dags", "dagster_defs", "docs", "deploy", ".ci", ".github")
+    )
     assert [name for name in packed if name.endswith((".pyc", ".env"))] == []

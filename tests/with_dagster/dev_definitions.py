@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import dagster as dg
-from dagster_defs import definitions as shop
 
 from dagster_conquiet import ResourceKeys, build_backlog_sensor, build_drain_job
+from dagster_defs import definitions as shop
 from tests.with_dagster.jobs_to_rebuild import resources, spec
 
 of_tests = ResourceKeys(redis="redis_streams_of_tests", database="database_of_tests")

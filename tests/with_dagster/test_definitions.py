@@ -9,12 +9,12 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster_defs import embedded
-from dagster_defs.definitions import defs
-from dagster_defs.resources import BillingDatabase
 from sqlalchemy import text
 
 from dagster_conquiet import RedisStreamsResource
+from dagster_defs import embedded
+from dagster_defs.definitions import defs
+from dagster_defs.resources import BillingDatabase
 from tests.eventually import eventually
 
 ROOT = Path(__file__).parents[2]

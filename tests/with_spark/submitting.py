@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from conquiet.demo.spark_settings import submit_environment
+from examples.demo.spark_settings import submit_environment
 
 __all__ = ["spark_submit", "submit_environment"]
 

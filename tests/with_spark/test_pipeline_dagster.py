@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dagster as dg
 import pytest
-from dagster_defs import order_ledger, order_pipeline
-from dagster_defs.definitions import defs
-from dagster_defs.resources import BillingDatabase
 from sqlalchemy import text
 
 from conquiet import EmbeddedServer
 from conquiet.mq import Topics
 from conquiet.spark.jobs import JobError
 from dagster_conquiet import RedisStreamsResource, SparkJobSpec, build_spark_asset
+from dagster_defs import order_ledger, order_pipeline
+from dagster_defs.definitions import defs
+from dagster_defs.resources import BillingDatabase
 from tests.with_spark.submitting import submit_environment
 
 pytestmark = pytest.mark.xdist_group("orchestrators")

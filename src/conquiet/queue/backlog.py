@@ -1,4 +1,4 @@
-"""How much a group has before it: an explicit, bounded, read-only look."""
+"""The backlog of a group: lag, pending, ages; explicit, bounded, read-only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerBacklog:
-    """One consumer of the group, as the server knows it."""
+    """One consumer of the group, by XINFO CONSUMERS."""
 
     name: str
     pending: int
@@ -27,7 +27,7 @@ class ConsumerBacklog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogStats:
-    """A look at one stream and group at one moment; each figure is as fresh as its own command."""
+    """The state of one stream and group; each figure is of the moment of its own command."""
 
     stream: str
     group: str
@@ -35,35 +35,35 @@ class BacklogStats:
     length: int
     #: The last entry that was added, though it may be trimmed by now; "0-0" before the first.
     last_id: str
-    #: The last entry that the group was given; "0-0" before the first.
+    #: The last entry that was delivered to the group; "0-0" before the first.
     last_delivered_id: str
-    #: Messages that the group has not been given yet; `None` if neither the server nor a bounded count knows.
+    #: Undelivered messages; `None` if the server does not know and there are too many to count.
     lag: int | None
     lag_source: Literal["server", "counted"] | None
     #: Messages delivered and not acked.
     pending: int
     #: Time since the oldest pending message was enqueued, by the server's clock.
     oldest_pending_age_ms: int | None
-    #: Time since the oldest message that the group has not been given was enqueued.
+    #: Time since the oldest undelivered message was enqueued.
     oldest_undelivered_age_ms: int | None
     consumers: tuple[ConsumerBacklog, ...]
 
 
 def backlog_stats(call: Call, config: QueueConfig, *, count_limit: int) -> BacklogStats:
-    """Ask the server; counts at most `count_limit` entries where it does not know the lag itself."""
-    steps = _look(config.stream_key, config.consumer_group, count_limit, is_group_needed=True)
+    """Read the backlog; counts at most `count_limit` entries where the server does not know the lag."""
+    steps = _backlog(config.stream_key, config.consumer_group, count_limit, is_group_needed=True)
     return run_steps(call, steps)
 
 
 def peek_backlog(client: Client, *, stream: str, group: str, count_limit: int = 1_000) -> BacklogStats:
-    """As `RedisStreamsQueue.backlog_stats`, and makes neither stream nor group.
+    """As `RedisStreamsQueue.backlog_stats`, and creates neither stream nor group.
 
-    For a group that is not there yet, everything in the stream is lag: the group will begin at its start.
+    For a group that does not exist yet, everything in the stream is lag: it will begin at the start.
     """
     check_positive_int("count_limit", count_limit)
     with visible_errors("peek", stream=stream, group=group):
         call = partial(client.execute_command, **AS_BYTES)
-        return run_steps(call, _look(stream, group, count_limit, is_group_needed=False))
+        return run_steps(call, _backlog(stream, group, count_limit, is_group_needed=False))
 
 
 async def peek_backlog_async(
@@ -73,10 +73,10 @@ async def peek_backlog_async(
     check_positive_int("count_limit", count_limit)
     with visible_errors("peek", stream=stream, group=group):
         call = partial(client.execute_command, **AS_BYTES)
-        return await run_steps_async(call, _look(stream, group, count_limit, is_group_needed=False))
+        return await run_steps_async(call, _backlog(stream, group, count_limit, is_group_needed=False))
 
 
-def _look(
+def _backlog(
     stream_name: str, group_name: str, count_limit: int, *, is_group_needed: bool
 ) -> Steps[BacklogStats]:
     stream, group = stream_name.encode(), group_name.encode()
@@ -118,7 +118,7 @@ def _stream_info(stream: bytes, is_needed: bool) -> Steps[tuple[int, str]]:
 
 def _group_info(stream: bytes, group: bytes, is_needed: bool) -> Steps[Mapping[str, Any] | None]:
     while True:
-        # XINFO of a stream that is not there is an error; to whom the group is optional, so is the stream.
+        # XINFO of a missing stream is an error; where the group is optional, so is the stream.
         if not is_needed and not (yield command("EXISTS", stream)):
             return None
         for info in map(as_mapping, (yield command("XINFO GROUPS", stream))):
@@ -126,7 +126,7 @@ def _group_info(stream: bytes, group: bytes, is_needed: bool) -> Steps[Mapping[s
                 return info
         if not is_needed:
             return None
-        # Redis itself says it best, and as a Redis error: NOGROUP; unless the group came back meanwhile.
+        # Raises the NOGROUP error of Redis itself, unless the group was created since.
         yield command("XPENDING", stream, group, "-", "+", 1, parse_detail=True)
 
 
@@ -153,7 +153,7 @@ def _consumers(stream: bytes, group: bytes) -> Steps[tuple[ConsumerBacklog, ...]
 def _age_ms(now_ms: int, entry_id: bytes | str | None) -> int | None:
     if entry_id is None:
         return None
-    # An id that somebody chose may lie in the future; an age does not.
+    # An explicit id may be in the future.
     return max(0, now_ms - int(_text(entry_id).partition("-")[0]))
 
 

@@ -16,13 +16,13 @@ class QueueConfig:
 
     #: The key of the Redis stream.
     stream_key: str
-    #: The consumer group; created at the start of the stream if it is not there.
+    #: The consumer group; created at the start of the stream if it does not exist.
     consumer_group: str
     #: Unique among the processes that are alive; `unique_consumer_name()` makes one.
     consumer_name: str
     #: How long a read waits for a message.
     block_ms: int = 5_000
-    #: `QueueConsumer` holds one message at a time and refuses any other number; `drain` has its `batch_size`.
+    #: `QueueConsumer` reads one message at a time and refuses any other number; `drain` has its `batch_size`.
     max_read_count: int = 1
     #: How long a message must have been idle before it counts as stale.
     claim_idle_ms: int = 60_000

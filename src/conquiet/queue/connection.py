@@ -1,10 +1,10 @@
-"""How the queue reaches a server: clients from URLs, and what it must know of a client it was handed."""
+"""How the queue reaches a server: clients from URLs, and calls whose failures are `QueueError`s."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import redis
@@ -24,10 +24,10 @@ from conquiet.masking import remember_secret, remember_url, scrub, scrubbed
 Client = redis.Redis | RedisCluster
 AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
 
-#: Replies as bytes, whatever the client was told to decode: an entry may hold anything.
+#: Replies as bytes, also from a client with decode_responses: an entry may have any bytes.
 AS_BYTES: dict[str, Any] = {"NEVER_DECODE": []}
 
-#: Whatever redis-py raises; its cluster errors stand outside its own tree.
+#: What redis-py raises; some of its cluster errors are not RedisErrors.
 REDIS_ERRORS = (RedisError, RedisClusterException)
 
 _SCHEMES = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://"
@@ -35,7 +35,7 @@ _SCHEMES = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://,
 
 @contextmanager
 def visible_errors(operation: str, *, stream: str, group: str | None) -> Iterator[None]:
-    """Turn whatever redis-py raises into a `QueueError` with the original as its cause."""
+    """Turn what redis-py raises into a `QueueError` with the original as its cause."""
     try:
         yield
     except REDIS_ERRORS as error:
@@ -43,13 +43,13 @@ def visible_errors(operation: str, *, stream: str, group: str | None) -> Iterato
 
 
 def queue_error(operation: str, cause: Exception, *, stream: str, group: str | None) -> QueueError:
-    """The `QueueError` that tells of a redis-py error; the error itself is masked too, as its cause."""
+    """The `QueueError` for a redis-py error; the error itself is masked too, as its cause."""
     scrub(cause)
     return QueueError(operation, stream=stream, group=group, reason=f"{type(cause).__name__}: {cause}")
 
 
 def run_command(client: Client, *command: Any, stream: str, group: str | None, **options: Any) -> Any:
-    """As `execute`; whatever redis-py raises is a `QueueError`."""
+    """As `execute`; what redis-py raises is a `QueueError`."""
     try:
         return execute(client, *command, **options)
     except REDIS_ERRORS as error:
@@ -64,9 +64,9 @@ def execute(client: Client, *command: Any, **options: Any) -> Any:
 
 @contextmanager
 def in_step(client: Client) -> Iterator[None]:
-    """Let no later caller get a reply that was meant for the one inside.
+    """Keep requests and replies in step: no later call gets the reply of an interrupted one.
 
-    Whatever interrupts it (Ctrl-C, a timeout by a signal) costs the client its idle connections: redis-py has
+    After an interrupt (Ctrl-C, a timeout by a signal) the client's idle connections are dropped: redis-py has
     put back the one whose reply was not read.
     """
     try:
@@ -80,7 +80,7 @@ def in_step(client: Client) -> Iterator[None]:
 
 def key_beside(stream: str, suffix: str) -> str:
     """The key of something that belongs to a stream, in the same slot of a Redis Cluster."""
-    # A tag of its own if it has none: "{orders}:quarantine" hashes as "orders" does.
+    # A tag of its own if it has none: "{orders}:dlq" hashes as "orders" does.
     opening = stream.find("{")
     has_tag = opening >= 0 and stream.find("}", opening) > opening + 1
     return f"{stream}:{suffix}" if has_tag else f"{{{stream}}}:{suffix}"
@@ -103,33 +103,18 @@ def open_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Client:
     Query parameters of the URL are redis-py's connection arguments and win over `options`.
     Sentinel: `redis+sentinel://user:password@host:26379,host2:26379/service/0?sentinel_password=…`.
     """
-    parts = _split(url, options)
-    options = {"retry": Retry(NoBackoff(), 0), "socket_timeout": block_ms / 1000 + 5, **options}
-    match _kind_of(parts):
-        case "plain":
-            return redis.Redis.from_url(url, **options)
-        case "cluster":
-            return RedisCluster.from_url(_plain(parts), **options)
-        case _:
-            service, arguments = _sentinel_arguments(parts, options)
-            master: redis.Redis = Sentinel(**arguments).master_for(service)
-            return master
+    options = {"retry": Retry(NoBackoff(), 0), **options}
+    client: Client = _open(url, block_ms, options, redis.Redis, RedisCluster, Sentinel)
+    return client
 
 
 @scrubbed()
 def open_async_client(url: str, *, block_ms: int = 5_000, **options: Any) -> AsyncClient:
     """As `open_client`, for an event loop; close it with `aclose()`."""
-    parts = _split(url, options)
-    options = {"retry": AsyncRetry(NoBackoff(), 0), "socket_timeout": block_ms / 1000 + 5, **options}
-    match _kind_of(parts):
-        case "plain":
-            return redis.asyncio.Redis.from_url(url, **options)
-        case "cluster":
-            return redis.asyncio.RedisCluster.from_url(_plain(parts), **options)
-        case _:
-            service, arguments = _sentinel_arguments(parts, options)
-            master: redis.asyncio.Redis = AsyncSentinel(**arguments).master_for(service)
-            return master
+    options = {"retry": AsyncRetry(NoBackoff(), 0), **options}
+    kinds = (redis.asyncio.Redis, redis.asyncio.RedisCluster, AsyncSentinel)
+    client: AsyncClient = _open(url, block_ms, options, *kinds)
+    return client
 
 
 def unparsed_view(client: Client) -> Client:
@@ -141,7 +126,7 @@ def unparsed_view(client: Client) -> Client:
     if isinstance(client, RedisCluster):
         return client
     view = redis.Redis(connection_pool=client.connection_pool)
-    view.set_response_callback("XREADGROUP", _as_it_came)
+    view.set_response_callback("XREADGROUP", lambda reply, **_options: reply)
     return view
 
 
@@ -157,7 +142,7 @@ def forget_connections(client: Client) -> None:
 
 
 def is_unanswered(error: QueueError) -> bool:
-    """Whether no reply came: the server is away or hangs, and so is every other call to it."""
+    """Whether no reply came: the server is unavailable, for every other call too."""
     return isinstance(error.__cause__, redis.ConnectionError | redis.TimeoutError)
 
 
@@ -175,11 +160,34 @@ def longest_block_ms(client: Client, key: str) -> int | None:
     A reply that comes after the socket's timeout is lost to the caller while its messages are pending, and
     redis-py may send the read again; so a read must end well before. (redis-py's default timeout is 5 s.)
     """
-    timeout_s = _socket_timeout_s(client, key)
+    if isinstance(client, RedisCluster):
+        client = client.get_redis_connection(client.get_node_from_key(key))
+    pool = client.connection_pool
+    if "socket_timeout" in pool.connection_kwargs:
+        timeout_s: float | None = pool.connection_kwargs["socket_timeout"]
+    else:
+        timeout_s = pool.connection_class(**pool.connection_kwargs).socket_timeout
     if timeout_s is None:
         return None
     margin_s = max(0.2 * timeout_s, min(0.5, timeout_s / 2))
     return max(1, int((timeout_s - margin_s) * 1000))
+
+
+def _open(url: str, block_ms: int, options: dict[str, Any], single: Any, cluster: Any, sentinel: Any) -> Any:
+    parts = _split(url, options)
+    options = {"socket_timeout": block_ms / 1000 + 5, **options}
+    match parts.scheme:
+        case "redis" | "rediss" | "unix":
+            return single.from_url(url, **options)
+        case "redis+cluster" | "rediss+cluster":
+            scheme = parts.scheme.removesuffix("+cluster")
+            return cluster.from_url(urlunsplit((scheme, *parts[1:])), **options)
+        case "redis+sentinel" | "rediss+sentinel":
+            service, arguments = _sentinel_arguments(parts, options)
+            return sentinel(**arguments).master_for(service)
+    raise ValueError(
+        f"url must start with {_SCHEMES}, got {parts.scheme + '://…' if parts.scheme else 'no scheme'}"
+    )
 
 
 def _split(url: str, options: Mapping[str, Any]) -> SplitResult:
@@ -187,47 +195,28 @@ def _split(url: str, options: Mapping[str, Any]) -> SplitResult:
     for name in ("password", "sentinel_password"):
         remember_secret(options.get(name))
     try:
-        parts: SplitResult | None = urlsplit(url)
+        parts = urlsplit(url)
+        if not _is_cut_short(parts):
+            return parts
     except ValueError:
-        parts = None
-    # Not in the handler above: the error in hand there quotes a part of the password.
-    if parts is None or _is_cut_short(parts):
-        raise ValueError(
-            "url cannot be read: its port must be a number, and special characters of its user name and "
-            "password percent-encoded (/ is %2F, # is %23, ? is %3F, @ is %40, [ is %5B)"
-        )
-    return parts
+        pass
+    # Not in the handler above: its error quotes a part of the password.
+    raise ValueError(
+        "url cannot be read: its port must be a number, and special characters of its user name and "
+        "password percent-encoded (/ is %2F, # is %23, ? is %3F, @ is %40, [ is %5B)"
+    )
 
 
 def _is_cut_short(parts: SplitResult) -> bool:
-    """Whether the credentials were ended by a character of their own, so that the rest passes for a host."""
+    """Whether a character of the credentials ended them, so that their rest is read as a host or a path."""
     if parts.scheme == "unix":
         is_cut = bool(parts.netloc) and "@" not in parts.netloc
     else:
-        is_cut = "@" in parts.path or not all(map(_is_address, parts.netloc.rpartition("@")[2].split(",")))
-    has_odd_query = any("=" not in argument for argument in parts.query.split("&") if parts.query)
-    return is_cut or has_odd_query or bool(parts.fragment)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        _ = urlsplit(f"//{text}").port
-    except ValueError:
-        return False
-    return True
-
-
-def _kind_of(parts: SplitResult) -> Literal["plain", "cluster", "sentinel"]:
-    match parts.scheme:
-        case "redis" | "rediss" | "unix":
-            return "plain"
-        case "redis+cluster" | "rediss+cluster":
-            return "cluster"
-        case "redis+sentinel" | "rediss+sentinel":
-            return "sentinel"
-    raise ValueError(
-        f"url must start with {_SCHEMES}, got {parts.scheme + '://…' if parts.scheme else 'no scheme'}"
-    )
+        is_cut = "@" in parts.path
+        for address in parts.netloc.rpartition("@")[2].split(","):
+            _ = urlsplit(f"//{address}").port  # ValueError, if that is not a number
+    has_bare_argument = any("=" not in argument for argument in parts.query.split("&") if parts.query)
+    return is_cut or has_bare_argument or bool(parts.fragment)
 
 
 def _sentinel_arguments(parts: SplitResult, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -249,29 +238,6 @@ def _sentinel_arguments(parts: SplitResult, options: dict[str, Any]) -> tuple[st
         if name in arguments
     }
     shared = {name: arguments[name] for name in arguments if name.startswith(("ssl", "socket_", "retry"))}
-    sentinels = [_host_and_port(host) for host in hosts.split(",")]
+    addresses = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    sentinels = [(address.hostname or "127.0.0.1", address.port or 26379) for address in addresses]
     return service, {"sentinels": sentinels, "sentinel_kwargs": shared | of_sentinels, **arguments}
-
-
-def _host_and_port(text: str) -> tuple[str, int]:
-    host = urlsplit(f"//{text}")
-    return host.hostname or "127.0.0.1", host.port or 26379
-
-
-def _plain(parts: SplitResult) -> str:
-    return urlunsplit(parts._replace(scheme=parts.scheme.removesuffix("+cluster")))
-
-
-def _socket_timeout_s(client: Client, key: str) -> float | None:
-    if isinstance(client, RedisCluster):
-        client = client.get_redis_connection(client.get_node_from_key(key))
-    pool = client.connection_pool
-    if "socket_timeout" in pool.connection_kwargs:
-        timeout: float | None = pool.connection_kwargs["socket_timeout"]
-    else:
-        timeout = pool.connection_class(**pool.connection_kwargs).socket_timeout
-    return timeout
-
-
-def _as_it_came(reply: Any, **_options: Any) -> Any:
-    return reply

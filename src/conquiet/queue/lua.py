@@ -24,7 +24,7 @@ class LuaScript:
         self.digest = sha1(text, usedforsecurity=False).hexdigest()
 
     def run(self, client: Client, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
-        """Run it: EVALSHA, with EVAL as the fallback, since a server that failed over has forgotten it."""
+        """Run it: EVALSHA, with EVAL as the fallback, since a replica that was promoted may not have it."""
         tail = _tail(keys, arguments)
         try:
             return execute(client, "EVALSHA", self.digest, *tail)
@@ -34,15 +34,15 @@ class LuaScript:
     def run_all(self, client: Client, calls: Sequence[Call]) -> list[Any]:
         """Run it for each call, in one round trip; a reply or an error for each.
 
-        A call that a server has not kept the script for is made in a second round trip, after the others: so
-        no two of them should touch the same keys.
+        Where a server does not have the script, the call is made in a second round trip, after the others:
+        so no two calls should touch the same keys.
         """
         replies = _pipelined(client, ("EVALSHA", self.digest), calls)
-        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
-            again = _pipelined(client, ("EVAL", self.text), [calls[place] for place in unknown])
-            for place, reply in zip(unknown, again, strict=True):
-                replies[place] = reply
+            again = _pipelined(client, ("EVAL", self.text), [calls[index] for index in unknown])
+            for index, reply in zip(unknown, again, strict=True):
+                replies[index] = reply
         return replies
 
 

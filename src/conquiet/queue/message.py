@@ -1,4 +1,4 @@
-"""A message as it is handed over, and how stream entries become messages."""
+"""A message as a handler gets it, and how stream entries become messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from conquiet.errors import MalformedEntry, MalformedEntryError
 from conquiet.payload import Payload, decode_payload
 
-#: One entry as redis-py hands it over: the id and either a flat list of names and values or a mapping.
+#: One entry of a redis-py reply: the id and either a flat list of names and values or a mapping.
 RawEntry = tuple[bytes, "Sequence[bytes] | Mapping[bytes, bytes]"]
 
 

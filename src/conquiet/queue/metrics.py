@@ -1,87 +1,91 @@
-"""The four Prometheus metrics of the queue; emitting one never raises."""
+"""The four Prometheus metrics of the queue, and what every metric here has in common: it never raises."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 _log = logging.getLogger(__name__)
-_M = TypeVar("_M", Counter, Histogram)
 
-_COUNTERS = {
-    "conquiet_queue_messages_read_total": "Messages delivered by XREADGROUP.",
-    "conquiet_queue_messages_ack_total": "Messages acknowledged by XACK.",
-    "conquiet_queue_messages_claimed_total": "Stale messages taken over by XCLAIM.",
+Metric = Counter | Gauge | Histogram
+
+_METRICS: dict[str, tuple[type[Counter | Histogram], str]] = {
+    "conquiet_queue_messages_read_total": (Counter, "Messages delivered by XREADGROUP."),
+    "conquiet_queue_messages_ack_total": (Counter, "Messages acknowledged by XACK."),
+    "conquiet_queue_messages_claimed_total": (Counter, "Stale messages claimed by XCLAIM."),
+    "conquiet_queue_read_latency_seconds": (Histogram, "Time a read took, waiting included."),
 }
 
 
 class QueueMetrics:
-    """What happened on one stream, counted after Redis said that it did."""
+    """What happened on one stream, counted after Redis replied."""
 
     def __init__(self, stream: str, registry: CollectorRegistry | None = None) -> None:
-        metrics = _registered(REGISTRY if registry is None else registry)
-        read, ack, claimed, latency = (_child_of(metric, stream) for metric in metrics)
-        self._read = _silenced(getattr(read, "inc", None))
-        self._ack = _silenced(getattr(ack, "inc", None))
-        self._claimed = _silenced(getattr(claimed, "inc", None))
-        self._latency = _silenced(getattr(latency, "observe", None))
+        metrics = _queue_metrics(REGISTRY if registry is None else registry)
+        self._read, self._ack, self._claimed, self._latency = (bind(metric, stream) for metric in metrics)
 
     def count_read(self, messages: int, seconds: float) -> None:
-        """A read came back, with or without messages; its waiting time is part of its latency."""
+        """Count a read, with or without messages; the time it waited is part of its latency."""
         self._latency(seconds)
         if messages:
             self._read(messages)
 
     def count_acks(self, messages: int) -> None:
-        """An ack was answered."""
+        """Count acked messages."""
         self._ack(messages)
 
     def count_claims(self, messages: int) -> None:
-        """A claim was answered."""
+        """Count claimed messages."""
         if messages:
             self._claimed(messages)
 
 
-@lru_cache(maxsize=16)
-def _registered(registry: CollectorRegistry) -> tuple[Counter | Histogram | None, ...]:
-    counters = [_made(Counter, name, text, registry) for name, text in _COUNTERS.items()]
-    latency = _made(
-        Histogram, "conquiet_queue_read_latency_seconds", "Time a read took, waiting included.", registry
-    )
-    return (*counters, latency)
-
-
-def _made(kind: type[_M], name: str, text: str, registry: CollectorRegistry) -> _M | None:
+def register(
+    kind: Callable[..., Metric], name: str, text: str, labels: tuple[str, ...], **options: Any
+) -> Metric | None:
+    """Make a metric and register it, if possible; `None` if it cannot even be made."""
     # A name that is taken, a registry that refuses, an unwritable multiprocess directory: the queue goes on.
-    for target in (registry, None):
+    for registry in (options.pop("registry", REGISTRY), None):
         try:
-            return kind(name, text, ["stream"], registry=target)
+            return kind(name, text, labels, registry=registry, **options)
         except Exception as error:  # noqa: BLE001 -- document 000, 7: metrics never raise
-            _log.warning("metric %s is not exposed in %r: %s", name, target, error)
+            _log.warning("metric %s is not exposed in %r: %s", name, registry, error)
     return None
 
 
-def _child_of(metric: Counter | Histogram | None, stream: str) -> Counter | Histogram | None:
-    if metric is None:
-        return None
+def bind(metric: Metric | None, *labels: str) -> Callable[[float], None]:
+    """The function that counts, sets or observes the metric for these labels; it never raises."""
     try:
-        return metric.labels(stream)
+        child: Any = metric.labels(*labels) if metric is not None else None
     except Exception as error:  # noqa: BLE001 -- document 000, 7: metrics never raise
-        _log.warning("metric for stream %r is not exposed: %s", stream, error)
-        return None
+        _log.warning("metric %s is not exposed for %s: %s", metric, labels, error)
+        child = None
+    emit: Callable[[float], None]
+    match child:
+        case None:
+            return lambda _amount: None
+        case Counter():
+            emit = child.inc
+        case Gauge():
+            emit = child.set
+        case _:
+            emit = child.observe
 
-
-def _silenced(emit: Callable[[float], None] | None) -> Callable[[float], None]:
     def emit_if_possible(amount: float) -> None:
-        if emit is None:
-            return
         try:
             emit(amount)
         except Exception as error:  # noqa: BLE001 -- document 000, 7: metrics never raise
-            _log.debug("a metric was not emitted: %s", error)
+            _log.debug("metric %s was not emitted: %s", metric, error)
 
     return emit_if_possible
+
+
+@lru_cache(maxsize=16)
+def _queue_metrics(registry: CollectorRegistry) -> list[Metric | None]:
+    return [
+        register(kind, name, text, ("stream",), registry=registry) for name, (kind, text) in _METRICS.items()
+    ]

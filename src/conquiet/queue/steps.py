@@ -1,4 +1,4 @@
-"""A look at Redis as steps that yield commands: one text for a plain client and for an asyncio one."""
+"""Redis commands as steps of a generator: written once for a plain and for an asyncio client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StreamWriter: adds messages to one stream, and makes no group."""
+"""StreamWriter: adds messages to one stream, without a consumer group."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ONCE_AT_A_TIME = 500
 
 
 class StreamWriter:
-    """Adds messages to one stream, whoever will read it; every Redis failure is raised as `QueueError`.
+    """Adds messages to one stream; every Redis failure is raised as `QueueError`.
 
-    For a process that only sends. A group that nobody reads would keep trimming from removing anything.
+    For a process that only sends: a group without consumers would keep every entry from being trimmed.
     """
 
     def __init__(self, client: Client, stream: str, *, group: str | None = None) -> None:
-        """`group` is only named in errors."""
+        """`group` is for error messages only."""
         check_name("stream", stream)
         self.client = client
         self.stream = stream
@@ -74,8 +74,8 @@ class StreamWriter:
     ) -> list[str]:
         """Add messages in order, each once: a second call with this id returns the first one's entry ids.
 
-        What a call that died in the middle had not added, the next one adds. Payloads are known by their
-        place in the list, not by what they say.
+        What a call that died in the middle had not added, the next one adds. Payloads are identified by their
+        index in the list, not by their content.
 
         Args:
             window_ms: how long after the last call the id is remembered.

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import REGISTRY
 
-from conquiet.mq.metrics import _observe_all, emit, observe_all
+from conquiet.mq.metrics import add_observations, emit, observe_all
 
 _NAME = "conquiet_mq_handle_seconds"
 #: On a bound, between two, above all of them.
@@ -35,10 +35,10 @@ def test_amounts_observed_together_count_as_if_observed_one_by_one():
     assert samples_of(together) == pytest.approx(samples_of(one_by_one))
 
 
-def test_amounts_are_observed_one_by_one_by_a_histogram_whose_insides_are_not_known():
+def test_amounts_are_observed_one_by_one_by_a_histogram_without_known_attributes():
     seen = []
 
-    _observe_all(SimpleNamespace(observe=seen.append), _AMOUNTS)
+    add_observations(SimpleNamespace(observe=seen.append), _AMOUNTS)
 
     assert seen == _AMOUNTS
 

@@ -11,29 +11,28 @@ from conquiet.queue.connection import Client
 from conquiet.queue.lua import LuaScript
 from conquiet.queue.message import QueueMessage
 
-_HERE = files(__name__)
-_CHANGE_HELD, _TAKE_FROM, _REMOVE_CONSUMER, _ENQUEUE_ONCE = (
-    LuaScript(_HERE.joinpath(f"{name}.lua").read_bytes())
-    for name in ("change_held", "take_from", "remove_consumer", "enqueue_once")
+_CHANGE_PENDING, _TAKE_FROM, _REMOVE_CONSUMER, _ENQUEUE_ONCE = (
+    LuaScript(files(__name__).joinpath(f"{name}.lua").read_bytes())
+    for name in ("change_pending", "take_from", "remove_consumer", "enqueue_once")
 )
 
 
-def change_held(
+def change_pending(
     client: Client,
     config: QueueConfig,
     change: Literal["renew", "hand_back"],
     messages: Sequence[QueueMessage],
 ) -> set[str]:
-    """Renew or hand back the messages that the consumer still holds; returns the ids it still held."""
-    held = [part for message in messages for part in (message.id, message.delivery_count)]
-    arguments = [config.consumer_group.encode(), config.consumer_name.encode(), change, *held]
-    return {entry_id.decode() for entry_id in _CHANGE_HELD.run(client, [config.stream_key], arguments)}
+    """Renew or hand back messages; returns the ids of those that were still pending at the consumer."""
+    entries = [part for message in messages for part in (message.id, message.delivery_count)]
+    arguments = [config.consumer_group.encode(), config.consumer_name.encode(), change, *entries]
+    return {entry_id.decode() for entry_id in _CHANGE_PENDING.run(client, [config.stream_key], arguments)}
 
 
 def take_from(
     client: Client, config: QueueConfig, consumer: str, start: str, count: int
 ) -> tuple[str | None, list[tuple[bytes, list[bytes], int]]]:
-    """Take a page of what another consumer has pending: the last id looked at; id, fields, count of each."""
+    """Take over a page of another consumer's pending list: its last id; id, fields, count of each entry."""
     names = (config.consumer_group.encode(), config.consumer_name.encode(), consumer.encode())
     last, taken = _TAKE_FROM.run(client, [config.stream_key], (*names, start, count))
     return last.decode() or None, [tuple(entry) for entry in taken]
@@ -48,6 +47,6 @@ def remove_consumer(client: Client, config: QueueConfig, consumer: str) -> bool:
 def enqueue_once(
     client: Client, *, stream: str, added: str, window_ms: int, first: int, payloads: Sequence[bytes]
 ) -> list[str]:
-    """Add numbered payloads that were not added before; `added` is the key of the hash that knows."""
+    """Add numbered payloads that were not added before; `added` is the key of the hash of their ids."""
     ids = _ENQUEUE_ONCE.run(client, [stream, added], [window_ms, first, *payloads])
     return [entry_id.decode() for entry_id in ids]

@@ -1,11 +1,11 @@
--- Takes pending entries of one consumer, and of no other: what somebody claimed meanwhile is left alone.
+-- Takes pending entries of one consumer, and of no other: what another has claimed since is left alone.
 --
 -- KEYS[1]  the stream
 -- ARGV[1]  the group
 -- ARGV[2]  the consumer that takes   ARGV[3]  the consumer that is taken from
 -- ARGV[4]  where to begin, as XPENDING wants it   ARGV[5]  the most to take
 --
--- Returns {the last id looked at, or ''; {id, fields, delivery count} of what the stream still has}.
+-- Returns {the last id of the page, or ''; {id, fields, delivery count} of what the stream still has}.
 
 -- Redis before 7 needs this: XPENDING is not deterministic and XCLAIM writes.
 if redis.replicate_commands then redis.replicate_commands() end

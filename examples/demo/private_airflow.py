@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from conquiet.demo.processes import Child, DemoError, Processes
+from examples.demo.processes import Child, DemoError, Processes
 
 _START_S = 300.0
 _TASK_S = 240.0
@@ -78,15 +78,15 @@ class PrivateAirflow:
         return str(self._api("POST", f"dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
-        """The task instance as the API tells it: `state`, `pid`, `try_number` and more."""
+        """The task instance as the API returns it: `state`, `pid`, `try_number` and more."""
         return self._api("GET", _instance(dag_id, run_id, task_id))
 
     def returned(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """What the task returned, which for a drain are its counts."""
         answer = self._api("GET", f"{_instance(dag_id, run_id, task_id)}/xcomEntries/return_value")
         value = answer["value"]
-        found: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
-        return found
+        returned: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
+        return returned
 
     def wait_for_task(
         self,
@@ -120,9 +120,9 @@ class PrivateAirflow:
         body = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "only_failed": False}
         self._api("POST", f"dags/{dag_id}/clearTaskInstances", body)
 
-    def _run(self, *words: str) -> Child:
-        name = " ".join(["airflow", *words])
-        return self._processes.start(name, [self._airflow, *words], cwd=self._home)
+    def _run(self, *arguments: str) -> Child:
+        name = " ".join(["airflow", *arguments])
+        return self._processes.start(name, [self._airflow, *arguments], cwd=self._home)
 
     def _wait_until(self, is_done: Callable[[], bool], *, goal: str, timeout_s: float) -> None:
         self._processes.wait_until(is_done, goal=goal, timeout_s=timeout_s, needed=self._components)
@@ -173,8 +173,8 @@ class PrivateAirflow:
         data = None if body is None else json.dumps(body).encode()
         request = Request(self._url + path, data=data, headers=headers, method=method)  # noqa: S310 -- our own
         with urlopen(request, timeout=30) as answer:  # noqa: S310
-            found: dict[str, Any] = json.loads(answer.read())
-        return found
+            reply: dict[str, Any] = json.loads(answer.read())
+        return reply
 
     def _api_log(self) -> Path | None:
         return self._components[0].log if self._components else None

@@ -14,8 +14,9 @@ import redis
 from sqlalchemy import Engine, delete, func, select
 
 from conquiet.consume import quarantine_stream
-from conquiet.demo.killing import Killed, kill_in_the_middle
-from conquiet.demo.orders import (
+from conquiet.embedded import EmbeddedServer
+from examples.demo.crash import Killed, kill_in_the_middle
+from examples.demo.orders import (
     CLAIM_IDLE_MS,
     GROUP,
     STREAM,
@@ -25,18 +26,18 @@ from conquiet.demo.orders import (
     open_database,
     open_queue,
 )
-from conquiet.demo.processes import Child, Processes
-from conquiet.demo.proof import Counts, Proof, Total, handled_by
-from conquiet.demo.stages import Stages
-from conquiet.demo.story import Plan, Story
-from conquiet.demo.watching import Backlog, Timeline, Watcher, look_at
-from conquiet.embedded import EmbeddedServer
+from examples.demo.processes import Child, Processes
+from examples.demo.proof import Counts, Proof, Total, handled_by
+from examples.demo.requirements import ROOT
+from examples.demo.result import Plan, Result
+from examples.demo.stages import Stages
+from examples.demo.watcher import Backlog, Timeline, Watcher, read_backlog
 
 _KILL_AT = 0.4
 _WORKER_S = 120.0
 
 
-def run_quick(plan: Plan, stages: Stages, timeline: Timeline) -> Story:
+def run_quick(plan: Plan, stages: Stages, timeline: Timeline) -> Result:
     """Enqueue, drain, kill, claim, drain; then count."""
     database = str(plan.directory / "orders.db")
     engine = open_database(database)
@@ -48,13 +49,13 @@ def run_quick(plan: Plan, stages: Stages, timeline: Timeline) -> Story:
     ):
         workers = _Workers(plan, processes, stages, server.url, database)
         timeline.begin_again()
-        with Watcher(lambda: (*_look(engine, client), {}), timeline):
+        with Watcher(lambda: (*_read_state(engine, client), {}), timeline):
             sent = _enqueue(plan, stages, server.url)
-            killed, reports = workers.drain_with_a_crash(partial(_look, engine, client), timeline)
+            killed, reports = workers.drain_with_a_crash(partial(_read_state, engine, client), timeline)
         if plan.is_one_lost:
             with engine.begin() as connection:
                 connection.execute(delete(bookings).where(bookings.c.order_id == 1))
-        return Story(timeline=timeline, killed=killed, proof=_proof(engine, client, sent, killed, reports))
+        return Result(timeline=timeline, killed=killed, proof=_proof(engine, client, sent, killed, reports))
 
 
 class _Workers:
@@ -64,29 +65,31 @@ class _Workers:
         self._plan = plan
         self._processes = processes
         self._stages = stages
-        self._places = (url, database)
+        self._addresses = (url, database)
 
     def drain_with_a_crash(
-        self, look: Callable[[], tuple[int, Backlog]], timeline: Timeline
+        self, read_state: Callable[[], tuple[int, Backlog]], timeline: Timeline
     ) -> tuple[Killed, list[Mapping[str, Any]]]:
         """What was killed, and the reports of those who finished its work."""
         with self._stages.stage("worker-1 drains, and is killed") as stage:
             child = self._start("drain", "worker-1")
-            killed = kill_in_the_middle(child.pid, look, from_rows=int(self._plan.orders * _KILL_AT))
+            killed = kill_in_the_middle(child.pid, read_state, from_rows=int(self._plan.orders * _KILL_AT))
             timeline.mark_crash(killed.at)
-            stage.says(str(killed))
+            stage.report(str(killed))
         with self._stages.stage("worker-2 claims what it left") as stage:
             time.sleep(CLAIM_IDLE_MS / 1000)
             claimed = self._finish(self._start("claim", "worker-2"))
-            stage.says(f"{claimed['read']} claimed, {claimed['skipped']} were done: the inbox skipped them")
+            stage.report(f"{claimed['read']} claimed, {claimed['skipped']} were done: the inbox skipped them")
         with self._stages.stage("worker-3 drains the rest") as stage:
             drained = self._finish(self._start("drain", "worker-3"))
-            stage.says(f"{drained['handled']:,} handled")
+            stage.report(f"{drained['handled']:,} handled")
         return killed, [claimed, drained]
 
     def _start(self, task: str, consumer: str) -> Child:
-        words = [sys.executable, "-m", "conquiet.demo.worker", task, *self._places, consumer]
-        return self._processes.start(consumer, [*words, self._plan.directory / f"{consumer}.json"])
+        command = [sys.executable, "-m", "examples.demo.worker", task, *self._addresses, consumer]
+        return self._processes.start(
+            consumer, [*command, self._plan.directory / f"{consumer}.json"], cwd=ROOT
+        )
 
     def _finish(self, child: Child) -> Mapping[str, Any]:
         self._processes.wait_until(lambda: not child.is_running, goal=child.name, timeout_s=_WORKER_S)
@@ -99,18 +102,18 @@ def _enqueue(plan: Plan, stages: Stages, url: str) -> Total:
     orders = make_orders(plan.orders)
     with stages.stage("orders are enqueued") as stage, open_queue(url, "shop") as queue:
         queue.enqueue_many(orders)
-        stage.says(f"{len(orders):,} orders")
+        stage.report(f"{len(orders):,} orders")
     return Total(len(orders), sum(order["cents"] for order in orders))
 
 
-def _look(engine: Engine, client: redis.Redis) -> tuple[int, Backlog]:
-    return count_booked(engine), look_at(client, (STREAM,), GROUP)
+def _read_state(engine: Engine, client: redis.Redis) -> tuple[int, Backlog]:
+    return count_booked(engine), read_backlog(client, (STREAM,), GROUP)
 
 
 def _proof(
     engine: Engine, client: redis.Redis, sent: Total, killed: Killed, reports: list[Mapping[str, Any]]
 ) -> Proof:
-    backlog = look_at(client, (STREAM,), GROUP)
+    backlog = read_backlog(client, (STREAM,), GROUP)
     columns = bookings.c
     statement = select(
         func.count(), func.count(columns.order_id.distinct()), func.coalesce(func.sum(columns.cents), 0)

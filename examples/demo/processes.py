@@ -14,14 +14,14 @@ from typing import Self
 
 import psutil
 
-#: In the environment of everything that is started, so that what left its session is found too.
+#: In the environment of everything that is started, so that a process that left its session is found too.
 _MARK = "CONQUIET_DEMO"
 _POLL_S = 0.05
 _TAIL_LINES = 30
 
 
 class DemoError(Exception):
-    """The demo cannot go on; says what happened, and quotes the end of the log that tells why."""
+    """The demo cannot go on; with what happened and the end of the log that shows why."""
 
     def __init__(self, problem: str, *, log: Path | None = None) -> None:
         super().__init__(problem if log is None else f"{problem}\n{_tail(log)}")
@@ -64,13 +64,13 @@ class Child:
         return DemoError(f"{self.name} ended with exit code {self._process.returncode}", log=self.log)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait for its end."""
         self._process.kill()
         self._process.wait()
 
 
 class Processes:
-    """Starts processes, and ends whatever is left of them at the end of the block, children included."""
+    """Starts processes, and kills what still runs at the end of the block, children included."""
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
         self._logs = logs
@@ -107,7 +107,7 @@ class Processes:
     def wait_until(
         self, is_done: Callable[[], bool], *, goal: str, timeout_s: float, needed: Sequence[Child] = ()
     ) -> None:
-        """Look until it is done, for as long as the needed processes run.
+        """Wait until it is done, as long as the needed processes run.
 
         Raises:
             DemoError: one of them ended, or it took too long.
@@ -122,12 +122,12 @@ class Processes:
             time.sleep(_POLL_S)
 
     def left(self) -> list[psutil.Process]:
-        """The living ones, with the children of those that are gone."""
+        """Those that still run, with the children of those that ended."""
         sessions = {child.pid for child in self._children}
         return [process for process in psutil.process_iter() if self._is_ours(process, sessions)]
 
     def stop(self) -> None:
-        """End all; nothing in them is worth a goodbye, for their data is the demo's own."""
+        """Kill all: their data is the demo's own and is not needed any more."""
         for _ in range(20):
             left = self.left()
             for process in left:

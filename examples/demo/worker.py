@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conquiet.consume import drain, drain_stale
 from conquiet.db import Inbox
-from conquiet.demo.orders import book, open_database, open_queue
+from examples.demo.orders import book, open_database, open_queue
 
 _MAX_MESSAGES = 1_000_000
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 from rich.text import Text
 
-from conquiet.demo.watching import Backlog, Moment, Timeline
+from examples.demo.watcher import Backlog, Moment, Timeline
 
 _HEIGHT = 12
 _MARGIN = 8
@@ -23,7 +23,7 @@ def draw_picture(timeline: Timeline, *, width: int = 100) -> Text:
     end_s = max([moment.at_s for moment in timeline.moments] + [span.end_s for span in timeline.spans])
     most = max((moment.orders.enqueued for moment in timeline.moments), default=0) or 1
     grid = [_column(moment, most) for moment in _sampled(timeline.moments, columns, end_s)]
-    crash = None if timeline.crash_s is None else _place(timeline.crash_s, end_s, columns)
+    crash = None if timeline.crash_s is None else _column_at(timeline.crash_s, end_s, columns)
     if crash is not None:
         grid[crash] = [_CRASH] * _HEIGHT
 
@@ -45,9 +45,9 @@ def draw_picture(timeline: Timeline, *, width: int = 100) -> Text:
 
 def _sampled(moments: list[Moment], columns: int, end_s: float) -> list[Moment | None]:
     times = [moment.at_s for moment in moments]
-    # What a column shows is the last look before its right edge.
-    places = [bisect_right(times, end_s * (column + 1) / columns) - 1 for column in range(columns)]
-    return [moments[place] if place >= 0 else None for place in places]
+    # A column shows the last reading before its right edge.
+    indexes = [bisect_right(times, end_s * (column + 1) / columns) - 1 for column in range(columns)]
+    return [moments[index] if index >= 0 else None for index in indexes]
 
 
 def _column(moment: Moment | None, most: int) -> list[Cell]:
@@ -55,7 +55,7 @@ def _column(moment: Moment | None, most: int) -> list[Cell]:
     backlog = Backlog() if moment is None else moment.orders
     filled = round(backlog.enqueued / most * _HEIGHT)
     acked = int(backlog.acked / most * _HEIGHT)
-    # The few that are in hands would vanish between two rows; they are what it is about.
+    # At least one cell: the few that are pending would vanish between two rows.
     pending = max(1, round(backlog.pending / most * _HEIGHT)) if backlog.pending else 0
     cells = [_ACKED] * acked + [_PENDING] * pending
     cells += [_WAITING] * (filled - len(cells)) if backlog.waiting or backlog.pending else []
@@ -71,7 +71,7 @@ def _axis_label(row: int, most: int) -> str:
 def _stage_line(timeline: Timeline, end_s: float, columns: int) -> str:
     line = ["─"] * columns
     for number, span in enumerate(timeline.spans, start=1):
-        line[_place(span.start_s, end_s, columns)] = str(number)
+        line[_column_at(span.start_s, end_s, columns)] = str(number)
     return " " * _MARGIN + "└" + "".join(line)
 
 
@@ -80,9 +80,9 @@ def _time_line(end_s: float, columns: int) -> str:
     line = [" "] * columns
     for second in range(0, int(end_s) + 1, step):
         label = f"{second} s"
-        place = _place(second, end_s, columns)
-        if place + len(label) <= columns:
-            line[place : place + len(label)] = label
+        start = _column_at(second, end_s, columns)
+        if start + len(label) <= columns:
+            line[start : start + len(label)] = label
     return " " * (_MARGIN + 1) + "".join(line).rstrip()
 
 
@@ -91,7 +91,7 @@ def _explain(picture: Text, timeline: Timeline) -> None:
     picture.append(margin)
     for (glyph, style), name in (
         (_ACKED, "acked"),
-        (_PENDING, "in a worker's hands"),
+        (_PENDING, "pending"),
         (_WAITING, "waiting"),
         (_CRASH, "crash"),
     ):
@@ -101,5 +101,5 @@ def _explain(picture: Text, timeline: Timeline) -> None:
         picture.append(f"\n{margin}{number} {span.title}", style="dim")
 
 
-def _place(at_s: float, end_s: float, columns: int) -> int:
+def _column_at(at_s: float, end_s: float, columns: int) -> int:
     return min(columns - 1, int(at_s / end_s * columns)) if end_s else 0

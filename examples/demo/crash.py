@@ -1,4 +1,4 @@
-"""SIGKILL at the worst moment: after a commit and before its ack, with more messages in hand."""
+"""SIGKILL at the worst moment: after a commit and before its ack, with more messages pending."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import psutil
 
-from conquiet.demo.processes import DemoError
-from conquiet.demo.watching import Backlog
+from examples.demo.processes import DemoError
+from examples.demo.watcher import Backlog
 
 _POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
-    """What the worker left behind."""
+    """What was done and what was pending when the worker died."""
 
     pid: int
     #: On the clock of `time.monotonic()`.
@@ -30,7 +30,7 @@ class Killed:
 
     @property
     def unacked(self) -> int:
-        """Committed, and not acked: only the inbox can tell that they are done."""
+        """Committed, and not acked: only the inbox knows that they are done."""
         return self.committed - self.backlog.acked
 
     @property
@@ -41,14 +41,14 @@ class Killed:
     def __str__(self) -> str:
         return (
             f"SIGKILL to process {self.pid}: {self.committed:,} orders committed, {self.backlog.pending} "
-            f"messages in its hands, {self.unacked} of them committed and not acked"
+            f"messages pending, {self.unacked} of them committed and not acked"
         )
 
 
 def kill_in_the_middle(
-    pid: int, look: Callable[[], tuple[int, Backlog]], *, from_rows: int, timeout_s: float = 120
+    pid: int, read_state: Callable[[], tuple[int, Backlog]], *, from_rows: int, timeout_s: float = 120
 ) -> Killed:
-    """Kill the process as soon as so many rows are committed and the moment is the worst.
+    """Kill the process once so many rows are committed, between a commit and its ack.
 
     Raises:
         DemoError: the process ended before that, or it took too long.
@@ -56,11 +56,11 @@ def kill_in_the_middle(
     worker = psutil.Process(pid)
     deadline = time.monotonic() + timeout_s
     while True:
-        rows, backlog = look()
+        rows, backlog = read_state()
         if rows >= from_rows:
-            # Held, so that what is seen is what the kill will find.
+            # Stopped, so that nothing changes between this reading and the kill.
             _send(worker, signal.SIGSTOP)
-            rows, backlog = look()
+            rows, backlog = read_state()
             killed = Killed(pid=pid, at=time.monotonic(), committed=rows, backlog=backlog)
             if killed.unacked > 0 and killed.unhandled > 0:
                 _send(worker, signal.SIGKILL)
@@ -81,6 +81,6 @@ def _send(worker: psutil.Process, number: signal.Signals) -> None:
 
 def _wait_for_end(worker: psutil.Process) -> None:
     with suppress(psutil.NoSuchProcess):
-        # Its parent may take its time to look after it.
+        # Its parent may reap it later.
         while worker.status() != psutil.STATUS_ZOMBIE:
             time.sleep(_POLL_S)

@@ -13,20 +13,20 @@ from pathlib import Path
 import redis
 from sqlalchemy import Engine, text
 
-from conquiet.demo.orders import open_database
-from conquiet.demo.private_airflow import PrivateAirflow, airflow_settings
-from conquiet.demo.processes import Processes
-from conquiet.demo.requirements import checkout, program
-from conquiet.demo.spark_settings import submit_environment
-from conquiet.demo.stages import Stages
-from conquiet.demo.story import Plan
-from conquiet.demo.watching import Backlog, look_at
 from conquiet.embedded import EmbeddedServer
 from conquiet.embedded.ports import choose_ports
 from conquiet.errors import TopicError
 from conquiet.mq import Topics
+from examples.demo.orders import open_database
+from examples.demo.private_airflow import PrivateAirflow, airflow_settings
+from examples.demo.processes import Processes
+from examples.demo.requirements import ROOT, program
+from examples.demo.result import Plan
+from examples.demo.spark_settings import submit_environment
+from examples.demo.stages import Stages
+from examples.demo.watcher import Backlog, read_backlog
 
-# The names that the DAGs and the assets give to their places.
+# The names that the DAGs and the assets use.
 STREAM, GROUP = "shop-orders", "ledger"
 TOPIC = "order-totals"
 #: Who drains the topic: its group, and the table that it writes.
@@ -41,7 +41,6 @@ PIPELINE, RECOVERY = "order_pipeline", "claim_stale_shop_orders"
 class Site:
     """Where the pipeline runs."""
 
-    root: Path
     dagster: Path
     server: EmbeddedServer
     client: redis.Redis
@@ -49,17 +48,18 @@ class Site:
     processes: Processes
     airflow: PrivateAirflow
 
-    def look(self) -> tuple[int, Backlog]:
+    def orders_backlog(self) -> tuple[int, Backlog]:
         """Rows of the table of orders, and their stream."""
-        return self.count("orders"), look_at(self.client, (STREAM,), GROUP)
+        return self.count("orders"), read_backlog(self.client, (STREAM,), GROUP)
 
-    def look_at_all(self) -> tuple[int, Backlog, Mapping[str, Backlog]]:
+    def all_backlogs(self) -> tuple[int, Backlog, Mapping[str, Backlog]]:
         """The same, and the topic for each of its readers."""
         partitions = self.partitions()
         totals = {
-            reader: look_at(self.client, partitions, group) for reader, (group, _table) in READERS.items()
+            reader: read_backlog(self.client, partitions, group)
+            for reader, (group, _table) in READERS.items()
         }
-        return (*self.look(), totals)
+        return (*self.orders_backlog(), totals)
 
     def partitions(self) -> tuple[str, ...]:
         """The streams of the topic, if it was made."""
@@ -81,7 +81,7 @@ class Site:
 @contextmanager
 def open_site(plan: Plan, stages: Stages) -> Iterator[Site]:
     """Start the servers and Airflow for the length of the block."""
-    directory, root = plan.directory, checkout()
+    directory = plan.directory
     airflow, dagster = program("airflow", "airflow"), program("dagster", "dagster")
     program("spark-submit", "pyspark")
     for name in ("airflow", "dagster", "spark"):
@@ -98,10 +98,9 @@ def open_site(plan: Plan, stages: Stages) -> Iterator[Site]:
             private = PrivateAirflow(processes, directory / "airflow", port=ports[0], airflow=airflow)
             with stages.stage("Valkey, SQLite and Airflow start") as stage:
                 engine.connect().close()
-                stage.says(f"Valkey {server.version}; Airflow with scheduler, LocalExecutor, api-server")
-                private.start([root / "dags" / f"{dag}.py" for dag in (PIPELINE, RECOVERY)])
+                stage.report(f"Valkey {server.version}; Airflow with scheduler, LocalExecutor, api-server")
+                private.start([ROOT / "dags" / f"{dag}.py" for dag in (PIPELINE, RECOVERY)])
             yield Site(
-                root=root,
                 dagster=dagster,
                 server=server,
                 client=client,

@@ -11,15 +11,15 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from conquiet.consume import quarantine_stream
-from conquiet.demo.killing import Killed, kill_in_the_middle
-from conquiet.demo.processes import Child
-from conquiet.demo.proof import Counts, Proof, Total, handled_by, sent_to
-from conquiet.demo.requirements import check_java
-from conquiet.demo.site import GROUP, PIPELINE, READERS, RECOVERY, STREAM, TOPIC, Site, open_site
-from conquiet.demo.stages import Stages
-from conquiet.demo.story import Plan, Story
-from conquiet.demo.watching import Timeline, Watcher, look_at
 from conquiet.mq import DeadLetters, Topics
+from examples.demo.crash import Killed, kill_in_the_middle
+from examples.demo.processes import Child
+from examples.demo.proof import Counts, Proof, Total, handled_by, sent_to
+from examples.demo.requirements import ROOT, check_java
+from examples.demo.result import Plan, Result
+from examples.demo.site import GROUP, PIPELINE, READERS, RECOVERY, STREAM, TOPIC, Site, open_site
+from examples.demo.stages import Stages
+from examples.demo.watcher import Timeline, Watcher, read_backlog
 
 #: What a task of Airflow returns.
 Report = dict[str, Any]
@@ -30,12 +30,12 @@ _SPARK_S = 400.0
 _DAGSTER_S = 240.0
 
 
-def run_pipeline(plan: Plan, stages: Stages, timeline: Timeline) -> Story:
+def run_pipeline(plan: Plan, stages: Stages, timeline: Timeline) -> Result:
     """Set up, run every stage, count."""
     check_java()
     with open_site(plan, stages) as site:
         timeline.begin_again()
-        with Watcher(site.look_at_all, timeline):
+        with Watcher(site.all_backlogs, timeline):
             run_id = _orders_are_taken(site, stages, plan)
             killed, of_orders = _orders_are_kept(site, stages, timeline, run_id, plan)
             _totals_are_published(site, stages, run_id)
@@ -43,14 +43,14 @@ def run_pipeline(plan: Plan, stages: Stages, timeline: Timeline) -> Story:
         if plan.is_one_lost:
             with site.engine.begin() as connection:
                 connection.execute(text("DELETE FROM orders WHERE rowid = 1"))
-        return Story(timeline=timeline, killed=killed, proof=_proof(site, killed, of_orders, of_totals))
+        return Result(timeline=timeline, killed=killed, proof=_proof(site, killed, of_orders, of_totals))
 
 
 def _orders_are_taken(site: Site, stages: Stages, plan: Plan) -> str:
     with stages.stage("Airflow enqueues orders") as stage:
         run_id = site.airflow.trigger(PIPELINE, {"count": plan.orders})
         site.airflow.wait_for_task(PIPELINE, run_id, "take_orders")
-        stage.says(f"{look_at(site.client, (STREAM,), GROUP).enqueued:,} orders, run {run_id}")
+        stage.report(f"{read_backlog(site.client, (STREAM,), GROUP).enqueued:,} orders, run {run_id}")
     return run_id
 
 
@@ -61,21 +61,21 @@ def _orders_are_kept(
     with stages.stage("Airflow drains them, and its worker is killed") as stage:
         # Often: it must be known before the drain is over.
         task = airflow.wait_for_task(PIPELINE, run_id, "keep_orders", state="running", every_s=0.05)
-        killed = kill_in_the_middle(task["pid"], site.look, from_rows=int(plan.orders * _KILL_AT))
+        killed = kill_in_the_middle(task["pid"], site.orders_backlog, from_rows=int(plan.orders * _KILL_AT))
         timeline.mark_crash(killed.at)
-        stage.says(str(killed))
+        stage.report(str(killed))
         airflow.wait_for_task(PIPELINE, run_id, "keep_orders", state="up_for_retry")
     with stages.stage("the recovery DAG claims what it left") as stage:
         time.sleep(_MIN_IDLE_MS / 1000)
         recovery = airflow.trigger(RECOVERY, {"min_idle_ms": _MIN_IDLE_MS})
         airflow.wait_for_task(RECOVERY, recovery, "claim_stale")
         claimed = airflow.returned(RECOVERY, recovery, "claim_stale")
-        stage.says(f"{claimed['read']} claimed, {claimed['skipped']} were done: the inbox skipped them")
+        stage.report(f"{claimed['read']} claimed, {claimed['skipped']} were done: the inbox skipped them")
     with stages.stage("the task's next try drains the rest") as stage:
         airflow.retry_now(PIPELINE, run_id, "keep_orders")
         airflow.wait_for_task(PIPELINE, run_id, "keep_orders")
         drained = airflow.returned(PIPELINE, run_id, "keep_orders")
-        stage.says(f"{drained['handled']:,} handled")
+        stage.report(f"{drained['handled']:,} handled")
     return killed, [claimed, drained]
 
 
@@ -83,7 +83,7 @@ def _totals_are_published(site: Site, stages: Stages, run_id: str) -> None:
     with stages.stage("Spark sums up and publishes") as stage:
         site.airflow.wait_for_task(PIPELINE, run_id, "publish_totals", timeout_s=_SPARK_S)
         report = site.airflow.returned(PIPELINE, run_id, "publish_totals")
-        stage.says(f"{report['rows']:,} orders became {report['messages']:,} totals in {report['topic']!r}")
+        stage.report(f"{report['rows']:,} orders became {report['messages']:,} totals in {report['topic']!r}")
 
 
 def _totals_are_kept(site: Site, stages: Stages, run_id: str) -> dict[str, list[Report]]:
@@ -92,7 +92,7 @@ def _totals_are_kept(site: Site, stages: Stages, run_id: str) -> dict[str, list[
         materialized = _materialize(site)
         site.airflow.wait_for_task(PIPELINE, run_id, "check_sums")
         materialized.wait(_DAGSTER_S)
-        stage.says("Airflow's task and Dagster's asset check found equal sums")
+        stage.report("Airflow's task and Dagster's asset check found equal sums")
     tasks = [f"keep_totals_{partition}" for partition in range(len(site.partitions()))]
     return {"totals in Airflow": [site.airflow.returned(PIPELINE, run_id, task) for task in tasks]}
 
@@ -102,7 +102,7 @@ def _materialize(site: Site) -> Child:
     config: dict[str, Any] = {"execution": {"config": {"in_process": {}}}}
     words = ["asset", "materialize", "--select", "order_totals", "-m", "dagster_defs.definitions"]
     command: list[str | Path] = [site.dagster, *words, "--config-json", json.dumps(config)]
-    return site.processes.start("dagster", command, cwd=site.root)
+    return site.processes.start("dagster", command, cwd=ROOT)
 
 
 def _proof(
@@ -121,7 +121,7 @@ def _proof(
 
 
 def _counts_of_orders(site: Site, connection: Connection, killed: Killed, reports: list[Report]) -> Counts:
-    backlog = look_at(site.client, (STREAM,), GROUP)
+    backlog = read_backlog(site.client, (STREAM,), GROUP)
     deliveries = killed.backlog.delivered + sum(report["read"] for report in reports)
     return Counts(
         title="orders",
@@ -139,7 +139,7 @@ def _counts_of_totals(
 ) -> Counts:
     group, table = READERS[reader]
     partitions = site.partitions()
-    backlog = look_at(site.client, partitions, group)
+    backlog = read_backlog(site.client, partitions, group)
     redelivered = skipped = None
     if reports is not None:
         redelivered = sum(report["read"] for report in reports) - backlog.enqueued

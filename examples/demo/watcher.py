@@ -1,4 +1,4 @@
-"""What the demo sees of its streams and its database while others work on them."""
+"""How the backlog and the database change while the workers run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Backlog:
     """The messages of some streams for one group: the three parts are all of them."""
 
     acked: int = 0
-    #: Delivered and not acked: in the hands of a worker, be it dead or alive.
+    #: Delivered and not acked: at a worker, dead or alive.
     pending: int = 0
     #: Not delivered yet.
     waiting: int = 0
@@ -39,12 +39,12 @@ class Backlog:
         return Backlog(self.acked + other.acked, self.pending + other.pending, self.waiting + other.waiting)
 
 
-def look_at(client: redis.Redis, streams: tuple[str, ...], group: str) -> Backlog:
+def read_backlog(client: redis.Redis, streams: tuple[str, ...], group: str) -> Backlog:
     """The streams of a group at this moment; a stream that is not there has no messages."""
-    return sum((_look_at_one(client, stream, group) for stream in streams), Backlog())
+    return sum((_read_one(client, stream, group) for stream in streams), Backlog())
 
 
-def _look_at_one(client: redis.Redis, stream: str, group: str) -> Backlog:
+def _read_one(client: redis.Redis, stream: str, group: str) -> Backlog:
     try:
         groups = {info["name"]: info for info in client.xinfo_groups(stream)}
     except ResponseError as error:
@@ -53,7 +53,7 @@ def _look_at_one(client: redis.Redis, stream: str, group: str) -> Backlog:
         return Backlog()
     if group not in groups:
         return Backlog(waiting=int(client.xlen(stream)))
-    # One reply, so the parts belong together; the server knows the lag, since nobody deletes or trims.
+    # One reply, so the parts belong together; the server knows the lag, since nothing is deleted or trimmed.
     info = groups[group]
     pending = int(info["pending"])
     # Before its first read the group does not say how many it was given.
@@ -62,7 +62,7 @@ def _look_at_one(client: redis.Redis, stream: str, group: str) -> Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One look at everything."""
+    """One reading of all streams and of the database."""
 
     at_s: float
     #: Of the orders in the application's database.
@@ -104,14 +104,15 @@ class Timeline:
         self.crash_s = at - self._began
 
 
-Look = Callable[[], tuple[int, Backlog, Mapping[str, Backlog]]]
+#: Rows of the orders, their backlog, and the backlog of each reader of the totals.
+Reading = tuple[int, Backlog, Mapping[str, Backlog]]
 
 
 class Watcher:
-    """Looks ten times a second, in a thread of its own, for the length of the block."""
+    """Reads ten times a second, in a thread of its own, for the length of the block."""
 
-    def __init__(self, look: Look, timeline: Timeline) -> None:
-        self._look = look
+    def __init__(self, read: Callable[[], Reading], timeline: Timeline) -> None:
+        self._read = read
         self._timeline = timeline
         self._is_over = threading.Event()
         self._error: Exception | None = None
@@ -119,7 +120,7 @@ class Watcher:
 
     @property
     def latest(self) -> Moment | None:
-        """The last look, if there was one."""
+        """The last reading, if there is one."""
         return self._timeline.moments[-1] if self._timeline.moments else None
 
     def __enter__(self) -> Self:
@@ -143,6 +144,6 @@ class Watcher:
             self._error = error
 
     def _note(self) -> None:
-        rows, orders, totals = self._look()
+        rows, orders, totals = self._read()
         moment = Moment(at_s=self._timeline.now_s(), rows=rows, orders=orders, totals=dict(totals))
         self._timeline.moments.append(moment)

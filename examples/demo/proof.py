@@ -10,7 +10,7 @@ import redis
 from rich.table import Table
 from sqlalchemy import Connection, text
 
-from conquiet.demo.watching import Backlog
+from examples.demo.watcher import Backlog
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What became of the messages of one group; `None` is what nobody counted."""
+    """What became of the messages of one group; `None` where it was not counted."""
 
     title: str
     backlog: Backlog
@@ -49,7 +49,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The end of the story: counts of each group, the total that was sent, and the totals that were kept."""
+    """The end of the result: counts of each group, the total that was sent, and the totals that were kept."""
 
     counts: tuple[Counts, ...]
     sent: Total

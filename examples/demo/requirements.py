@@ -10,26 +10,13 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from conquiet.demo.processes import DemoError
+from examples.demo.processes import DemoError
+
+#: The checkout, with the DAGs and the assets that the pipeline runs.
+ROOT = Path(__file__).parents[2]
 
 _JAVA = 17
 _QUICK = "`make demo ARGS=--quick` shows the short form, without Airflow, Spark and Dagster"
-
-
-def checkout() -> Path:
-    """The directory with the DAGs and the assets that the pipeline runs.
-
-    Raises:
-        DemoError: this is an installed package.
-    """
-    root = Path(__file__).parents[3]
-    for needed in ("dags/order_pipeline.py", "dagster_defs/order_pipeline.py"):
-        if not (root / needed).is_file():
-            raise DemoError(
-                f"the whole pipeline runs {needed} of a checkout of conquiet, and this is an installed "
-                "package: run `make demo` in a checkout, or `python -m conquiet.demo --quick` here"
-            )
-    return root
 
 
 def program(name: str, package: str) -> Path:
@@ -38,10 +25,10 @@ def program(name: str, package: str) -> Path:
     Raises:
         DemoError: its package is not installed.
     """
-    found = Path(sys.executable).with_name(name)
-    if find_spec(package) is None or not found.is_file():
+    path = Path(sys.executable).with_name(name)
+    if find_spec(package) is None or not path.is_file():
         raise DemoError(f"{package} is not installed: `make demo` installs it; {_QUICK}")
-    return found
+    return path
 
 
 def check_java() -> None:
@@ -64,5 +51,5 @@ def check_java() -> None:
 
 def _java_version(java: str) -> int:
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    return int(found.group(1)) if found else 0
+    version = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(version.group(1)) if version else 0

@@ -1,4 +1,4 @@
-"""What a short spark-submit on one machine needs in its environment: this Python, loopback, few words."""
+"""What a short spark-submit on one machine needs in its environment: this Python, loopback, a quiet log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ appender.stderr.layout.pattern = %p %c: %m%n
 
 
 def submit_environment(folder: Path) -> dict[str, str]:
-    """Writes Spark's settings into the folder, and says how they are found."""
+    """Write Spark's settings into the folder; returns the variables by which Spark finds them."""
     (folder / "spark-defaults.conf").write_text(_DEFAULTS)
     (folder / "log4j2.properties").write_text(_LOG)
     return {

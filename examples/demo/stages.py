@@ -14,7 +14,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from conquiet.demo.watching import Span, Timeline
+from examples.demo.watcher import Span, Timeline
 
 State = Literal["running", "done", "failed"]
 _PLAIN_EVERY_S = 5.0
@@ -30,7 +30,7 @@ class Stage:
         self.detail = ""
         self.spinner = Spinner("dots", style="cyan")
 
-    def says(self, detail: str) -> None:
+    def report(self, detail: str) -> None:
         """How it goes, or how it went."""
         self.detail = detail
 
@@ -101,7 +101,7 @@ class Stages:
         moment = self._timeline.moments[-1]
         orders = moment.orders
         texts = [
-            f"orders: {orders.waiting:,} waiting, {orders.pending:,} in hands, {orders.acked:,} acked, "
+            f"orders: {orders.waiting:,} waiting, {orders.pending:,} pending, {orders.acked:,} acked, "
             f"{moment.rows:,} in the database"
         ]
         texts += [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conquiet.demo.watching import Timeline
+from examples.demo.watcher import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def _draw_orders(axes: Axes, timeline: Timeline) -> None:
         [moment.orders.pending for moment in moments],
         [moment.orders.waiting for moment in moments],
         colors=[_ACKED, _PENDING, _WAITING],
-        labels=["acked", "in a worker's hands", "waiting"],
+        labels=["acked", "pending", "waiting"],
         step="post",
     )
     rows = [moment.rows for moment in moments]
@@ -59,7 +59,7 @@ def _draw_pending(axes: Axes, timeline: Timeline) -> None:
     at = [moment.at_s for moment in timeline.moments]
     pending = [moment.orders.pending for moment in timeline.moments]
     axes.fill_between(at, pending, step="post", color=_PENDING, linewidth=0)
-    axes.set_ylabel("in hands")
+    axes.set_ylabel("pending")
 
 
 def _draw_totals(axes: Axes, timeline: Timeline) -> None:

@@ -1,4 +1,4 @@
-"""`python -m conquiet.demo`: orders through Airflow, Spark and Dagster, a killed worker, nothing lost."""
+"""`python -m examples.demo`: orders through Airflow, Spark and Dagster, a killed worker, nothing lost."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from types import FrameType
 
 from rich.console import Console
 
-from conquiet.demo.pipeline import run_pipeline
-from conquiet.demo.processes import DemoError
-from conquiet.demo.quick import run_quick
-from conquiet.demo.stages import Stages
-from conquiet.demo.story import Plan, Story, tell
-from conquiet.demo.watching import Timeline
+from examples.demo.pipeline import run_pipeline
+from examples.demo.processes import DemoError
+from examples.demo.quick import run_quick
+from examples.demo.result import Plan, Result, print_result
+from examples.demo.stages import Stages
+from examples.demo.watcher import Timeline
 
 _ORDERS = 5_000
 _ORDERS_QUICK = 2_000
@@ -34,10 +34,10 @@ def main() -> int:
     try:
         with _directory(options.keep, console) as directory:
             plan = Plan(orders=options.orders, directory=directory, is_one_lost=options.lose_one)
-            story = _run(plan, console, is_quick=options.quick)
+            result = _run(plan, console, is_quick=options.quick)
             how = "plain workers" if options.quick else "Airflow, Spark, Dagster"
             title = f"{plan.orders:,} orders through {how}, one worker killed"
-            tell(story, console, options.picture.absolute(), title=title)
+            print_result(result, console, options.picture.absolute(), title=title)
     except DemoError as error:
         console.print(f"The demo stopped: {error}", style="red", markup=False, soft_wrap=True)
         if not options.keep and error.log is not None:
@@ -46,17 +46,17 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("Stopped by Ctrl-C; nothing is left running.")
         return 130
-    return 0 if story.proof.is_right else 1
+    return 0 if result.proof.is_right else 1
 
 
-def _run(plan: Plan, console: Console, *, is_quick: bool) -> Story:
+def _run(plan: Plan, console: Console, *, is_quick: bool) -> Result:
     timeline = Timeline()
     with Stages(console, timeline) as stages:
         return (run_quick if is_quick else run_pipeline)(plan, stages, timeline)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m conquiet.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="plain workers only, without Airflow, Spark and Dagster"
     )
@@ -83,7 +83,7 @@ def _options() -> argparse.Namespace:
 
 def _count(value: str) -> int:
     if not value.isdigit() or int(value) < _FEWEST:
-        raise argparse.ArgumentTypeError(f"a number from {_FEWEST} on, or nobody can be killed in the middle")
+        raise argparse.ArgumentTypeError(f"at least {_FEWEST}, so that a worker can be killed in the middle")
     return int(value)
 
 

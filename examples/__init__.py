@@ -1,0 +1,1 @@
+"""Programs to look at and to run; not part of the wheel."""
