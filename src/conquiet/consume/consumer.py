@@ -96,9 +96,10 @@ class _Running:
         config = queue.config
         self._queue = queue
         self._handling = handling
-        self._spans = Spans(
-            Where(destination=config.stream_key, group=config.consumer_group, consumer=config.consumer_name)
+        where = Where(
+            destination=config.stream_key, group=config.consumer_group, consumer=config.consumer_name
         )
+        self._spans = Spans(where, config.stream_key)
         self.consumer = config.consumer_name
         self.handled: QueueMessage | None = None
 

@@ -7,23 +7,18 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Generic
 
+from conquiet.consume.attempt import Attempts
 from conquiet.consume.channel import Channel, M
 from conquiet.consume.handling import MessageHandling
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.observing import Spans
-from conquiet.consume.outage import Outage
-from conquiet.consume.outcome import DeadLetter, Outcome, Settlement
+from conquiet.consume.outcome import Settlement
 from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.tally import Tally
-from conquiet.db import is_connection_lost
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DrainError
-from conquiet.logs import MessageLog, message_fields, naming_messages_of
-from conquiet.tracing import active_traces
-
-if TYPE_CHECKING:
-    from conquiet.tracing.traces import Processing
+from conquiet.logs import MessageLog, naming_messages_of
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -59,24 +54,18 @@ class DrainLoop(Generic[M]):
         self._limits = limits
         #: Cleared while the consumer is paused.
         self._gate = gate
-        self._spans = Spans(channel.where)
-        self._tally = Tally()
-        self._database = Outage(channel.max_outage_s)
-        #: The last message during which the database became unavailable, and how often it did.
-        self._outages_of: dict[str, int] = {}
+        self._spans = Spans(channel.where, channel.stream)
+        self._tally = Tally(limits)
+        #: Other threads look at the message in its handler.
+        self.attempts = Attempts(channel, handling, self._spans)
         self._is_stopping = False
         #: Read and not begun, in order.
         self._queued: deque[M] = deque()
         #: Decided and not settled.
         self._unsettled: list[Settlement] = []
         self._unsettled_since = 0.0
-        self._idle_since: float | None = None
         #: Whether the last read brought less than was asked for: the next one may wait.
         self._may_wait = True
-        self.consumer = channel.where.consumer or ""
-        #: The message in the handler, and since when (monotonic); other threads look at both.
-        self.handled: M | None = None
-        self.handled_since = 0.0
 
     def stop(self) -> None:
         """Finish the message in the handler, hand back the rest, and end; callable from anywhere."""
@@ -92,7 +81,7 @@ class DrainLoop(Generic[M]):
             DatabaseUnavailableError: for longer than the channel tolerates.
         """
         try:
-            with naming_messages_of(self):
+            with naming_messages_of(self.attempts):
                 stopped_by = self._work()
                 self._finish()
         except BaseException as error:
@@ -112,14 +101,9 @@ class DrainLoop(Generic[M]):
         while (reason := self._reason_to_stop()) is None:
             if self._has_to_wait():
                 continue
-            asked, read = size, len(self._queued)
-            if not read:
-                if self._limits.max_messages is not None:
-                    asked = min(size, self._limits.max_messages - self._tally.taken)
-                found = self._read(asked)
-                if found is None:
-                    return "idle"
-                read = found
+            read = len(self._queued) or self._read(size)
+            if read is None:
+                return "idle"
             begun = time.monotonic()
             while self._queued and self._reason_to_stop() is None and not self._has_to_wait():
                 msg = self._channel.next_message(self._queued)
@@ -132,24 +116,12 @@ class DrainLoop(Generic[M]):
         return reason
 
     def _reason_to_stop(self) -> StopReason | None:
-        limits = self._limits
-        if self._is_stopping or (limits.should_stop is not None and limits.should_stop()):
-            return "stop"
-        if limits.max_failures is not None and self._tally.failed_attempts >= limits.max_failures:
-            return "max_failures"
-        now = time.monotonic()
-        if limits.max_duration_s is not None and now - self._tally.started >= limits.max_duration_s:
-            return "max_duration"
-        if limits.max_messages is not None and self._tally.taken >= limits.max_messages:
-            return "max_messages"
-        if self._idle_since is None or limits.idle_ms is None:
-            return None
-        return "idle" if (now - self._idle_since) * 1000 >= limits.idle_ms else None
+        return "stop" if self._is_stopping else self._tally.reason_to_stop(self.attempts.failed)
 
     def _has_to_wait(self) -> bool:
         """Wait for a moment if the consumer is paused or the database is unavailable."""
         is_paused = self._gate is not None and not self._gate.is_set()
-        if not is_paused and self._database.is_time_to_try():
+        if not is_paused and self.attempts.is_time_to_try():
             return False
         self._handling.release()
         self._settle()
@@ -164,32 +136,20 @@ class DrainLoop(Generic[M]):
         if self._spans.are_on:
             # Else the wait for new messages would be a part of the ack's span.
             self._settle()
+        if self._limits.max_messages is not None:
+            size = min(size, self._limits.max_messages - self._tally.taken)
         started, started_ns = time.monotonic(), time.time_ns()
-        batch = self._channel.read(self._unsettled, size, self._wait_ms(started))
+        batch = self._channel.read(self._unsettled, size, self._tally.longest_wait_ms(started))
         self._has_settled(started_ns)
         if batch is None:
             return None
-        count = len(batch.messages) + len(batch.malformed)
+        count = self._tally.read(batch, started)
         self._may_wait = count < size
-        if count:
-            self._idle_since = None
-            self._tally.read(batch)
-            self._spans.received(batch.messages, started_ns)
-            self._queued.extend(batch.messages)
-            for entry in batch.malformed:
-                self._decided(self._channel.decide_malformed(entry), None)
-        elif self._idle_since is None:
-            self._idle_since = started
+        self._spans.received(batch.messages, started_ns)
+        self._queued.extend(batch.messages)
+        for entry in batch.malformed:
+            self._decided(self._channel.decide_malformed(entry), entry.delivery_count)
         return count
-
-    def _wait_ms(self, now: float) -> int | None:
-        waits = []
-        if self._limits.idle_ms is not None:
-            waited_s = 0.0 if self._idle_since is None else now - self._idle_since
-            waits.append(self._limits.idle_ms - waited_s * 1000)
-        if self._limits.max_duration_s is not None:
-            waits.append((self._tally.started + self._limits.max_duration_s - now) * 1000)
-        return max(1, int(min(waits))) if waits else None
 
     def _has_begun(self, msg: M) -> bool:
         begin = self._channel.begin(msg)
@@ -202,83 +162,33 @@ class DrainLoop(Generic[M]):
 
     def _handle(self, msg: M) -> None:
         try:
-            settlement = self._channel.give_up(msg)
-            # Committed and not acked: a replay of the dead letter would do it a second time.
-            if settlement is None or (settlement.kind == "dead_letter" and self._handling.has_handled(msg)):
-                settlement = self._attempt(msg)
-                self._tally.failed_attempts += settlement.kind != "ack"
+            settlement = self.attempts.settlement_of(msg)
         except DatabaseUnavailableError as error:
             # Begun and not failed: it is handled again as the same attempt, before all others.
             self._queued.appendleft(msg)
-            self._tolerate_outage(msg, error)
+            self.attempts.tolerate(msg, error)
             return
         except BaseException:
             self._tally.interrupted()
             raise
         self._tally.taken += 1
-        self._decided(settlement, msg)
+        self._decided(settlement, msg.attempt)
         if settlement.error is not None and self._limits.on_error == "raise":
             raise settlement.error
 
-    def _attempt(self, msg: M) -> Settlement:
-        self.handled_since = time.monotonic()
-        self.handled = msg
-        try:
-            traces = active_traces()
-            if traces is None:
-                return self._settlement_of(msg, None)
-            with self._spans.processing(traces, msg) as processing:
-                settlement = self._settlement_of(msg, processing)
-                processing.ended(settlement.outcome)
-            return settlement
-        finally:
-            self.handled = None
-
-    def _settlement_of(self, msg: M, processing: Processing | None) -> Settlement:
-        result: Outcome | Exception
-        try:
-            result = self._handling.handle(msg)
-        except Exception as error:  # noqa: BLE001 -- the user's; it becomes a settlement that is counted and logged
-            self._raise_if_unavailable(msg, error)
-            result = error
-        if self._database.is_on:
-            self._database.ended()
-        if processing is not None and isinstance(result, Exception):
-            processing.failed(result)
-        elif processing is not None and isinstance(result, DeadLetter):
-            processing.refused(result.reason)
-        return self._channel.decide(msg, result, time.monotonic() - self.handled_since)
-
-    def _raise_if_unavailable(self, msg: M, error: Exception) -> None:
-        if isinstance(error, DatabaseUnavailableError):
-            raise error
-        limit = self._channel.max_outages_of_message
-        if not limit or not is_connection_lost(error) or not self._handling.is_database_unavailable():
-            return
-        # One that takes the database down each time does fail in the end.
-        self._outages_of = {msg.id: self._outages_of.get(msg.id, 0) + 1}
-        if self._outages_of[msg.id] <= limit:
-            text = f"the database became unavailable while {msg.id} was handled: {error}"
-            raise DatabaseUnavailableError(text) from error
-
-    def _tolerate_outage(self, msg: M, error: DatabaseUnavailableError) -> None:
-        if self._database.failed():
-            raise error
-        self._channel.count_outage()
-        facts = (msg.id, self._channel, error)
-        _log.warning("entry %s of %s waits for the database: %s", *facts, extra=self._fields(msg.id))
-
-    def _decided(self, settlement: Settlement, msg: M | None) -> None:
+    def _decided(self, settlement: Settlement, attempt: int) -> None:
         if not self._unsettled:
             self._unsettled_since = time.monotonic()
         self._unsettled.append(settlement)
         self._tally.decided(settlement)
-        error = settlement.error
-        if error is not None:
-            attempt = settlement.delivery_count if msg is None else msg.attempt
-            facts = (settlement.entry_id, self._channel, attempt, settlement.outcome)
-            extra = self._fields(settlement.entry_id)
-            _log.warning("entry %s of %s failed at attempt %s: %s", *facts, exc_info=error, extra=extra)
+        if settlement.error is not None:
+            entry_id = settlement.entry_id
+            _log.warning(
+                "entry %s of %s failed at attempt %s: %s",
+                *(entry_id, self._channel, attempt, settlement.outcome),
+                exc_info=settlement.error,
+                extra=self._spans.log_fields(entry_id),
+            )
 
     def _settle(self) -> None:
         if self._unsettled:
@@ -317,15 +227,3 @@ class DrainLoop(Generic[M]):
             for note in notes:
                 error.add_note(note)
             error.drain_report = report  # type: ignore[attr-defined]  # documented in `DrainLimits`
-
-    def _fields(self, entry_id: str) -> dict[str, Any]:
-        where = self._channel.where
-        return message_fields(
-            context=self._spans.context_of(entry_id),
-            topic=None if where.partition is None else where.destination,
-            stream=self._channel.stream,
-            partition=where.partition,
-            group=where.group,
-            message_id=entry_id,
-            consumer=self.consumer,
-        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from conquiet.consume.channel import Message
 from conquiet.consume.outcome import Settlement
+from conquiet.logs import message_fields
 from conquiet.queue import QueueMessage
 from conquiet.tracing import Where, active_traces
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 class Spans:
     """Makes spans while tracing is on; off, each call costs one look-up."""
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: Where, stream: str) -> None:
         self._where = where
+        self._stream = stream
         #: Of messages that were read and not settled.
         self._contexts: dict[str, Any] = {}
 
@@ -48,9 +50,18 @@ class Spans:
             self._contexts[msg.id] = processing.context
             yield processing
 
-    def context_of(self, entry_id: str) -> Any:
-        """The OpenTelemetry context of a message, for its log lines; `None` without one."""
-        return self._contexts.get(entry_id)
+    def log_fields(self, entry_id: str) -> dict[str, Any]:
+        """The `extra` of a log line about an entry."""
+        where = self._where
+        return message_fields(
+            context=self._contexts.get(entry_id),
+            topic=None if where.partition is None else where.destination,
+            stream=self._stream,
+            partition=where.partition,
+            group=where.group,
+            message_id=entry_id,
+            consumer=where.consumer,
+        )
 
     def settled(self, settlements: Sequence[Settlement], started_ns: int, error: str | None = None) -> None:
         """A call that began then has settled these, or has failed."""

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from conquiet.consume.channel import Batch, Channel
+from conquiet.consume.limits import DrainLimits
 from conquiet.consume.outcome import Settlement
 from conquiet.consume.report import DrainReport, StopReason
 from conquiet.errors import DrainFailure
@@ -17,28 +18,58 @@ _MAX_FAILURES = 100
 
 
 class Tally:
-    """The counts of one drain."""
+    """The counts of one drain, and how far it is from its limits."""
 
-    def __init__(self) -> None:
-        self.started = time.monotonic()
+    def __init__(self, limits: DrainLimits) -> None:
+        self._limits = limits
+        self._started = time.monotonic()
+        self._idle_since: float | None = None
         self._counts: Counter[str] = Counter()
         #: Messages begun, or given up without their handler.
         self.taken = 0
-        #: Handlings that ended in anything but an ack.
-        self.failed_attempts = 0
         self.failures: list[DrainFailure] = []
         #: Whether failed messages are still pending as they are.
         self.has_left_pending = False
         self._first_id: str | None = None
         self._last_id: str | None = None
 
-    def read(self, batch: Batch[Any]) -> None:
-        """These were delivered."""
+    def reason_to_stop(self, failed_attempts: int) -> StopReason | None:
+        """The limit that is reached, if one is."""
+        limits = self._limits
+        if limits.should_stop is not None and limits.should_stop():
+            return "stop"
+        if limits.max_failures is not None and failed_attempts >= limits.max_failures:
+            return "max_failures"
+        now = time.monotonic()
+        if limits.max_duration_s is not None and now - self._started >= limits.max_duration_s:
+            return "max_duration"
+        if limits.max_messages is not None and self.taken >= limits.max_messages:
+            return "max_messages"
+        if self._idle_since is None or limits.idle_ms is None:
+            return None
+        return "idle" if (now - self._idle_since) * 1000 >= limits.idle_ms else None
+
+    def longest_wait_ms(self, now: float) -> int | None:
+        """How long a read may wait until a limit is reached; `None` without such a limit."""
+        limits, waits = self._limits, []
+        if limits.idle_ms is not None:
+            waited_s = 0.0 if self._idle_since is None else now - self._idle_since
+            waits.append(limits.idle_ms - waited_s * 1000)
+        if limits.max_duration_s is not None:
+            waits.append((self._started + limits.max_duration_s - now) * 1000)
+        return max(1, int(min(waits))) if waits else None
+
+    def read(self, batch: Batch[Any], started: float) -> int:
+        """A read that began then has delivered these; returns how many they are."""
         ids = [msg.id for msg in batch.messages] + [entry.id for entry in batch.malformed]
-        self._counts["read"] += len(ids)
-        if ids:
+        if not ids:
+            self._idle_since = started if self._idle_since is None else self._idle_since
+        else:
+            self._idle_since = None
+            self._counts["read"] += len(ids)
             self._first_id = self._first_id or min(ids, key=entry_id_order)
             self._last_id = max(ids, key=entry_id_order)
+        return len(ids)
 
     def decided(self, settlement: Settlement) -> None:
         """This will become of a message or of a malformed entry."""
@@ -73,7 +104,7 @@ class Tally:
             partition=where.partition,
             first_id=self._first_id,
             last_id=self._last_id,
-            seconds=time.monotonic() - self.started,
+            seconds=time.monotonic() - self._started,
             stopped_by=stopped_by,
             failures=tuple(self.failures),
             **counts,

@@ -125,8 +125,9 @@ class OwnedPartitions:
         channel.lease_is_certain_until = self._config.certain_until(asked) if is_renewed else 0.0
 
     def _is_overdue(self, owned: Owned, limit_s: float) -> bool:
-        msg = owned.loop.handled
-        if msg is None or time.monotonic() - owned.loop.handled_since <= limit_s:
+        attempts = owned.loop.attempts
+        msg = attempts.handled
+        if msg is None or time.monotonic() - attempts.handled_since <= limit_s:
             owned.is_logged_overdue = False
             return False
         if not owned.is_logged_overdue:
