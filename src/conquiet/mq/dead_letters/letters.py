@@ -14,7 +14,7 @@ from conquiet.mq.dead_letters.record import DeadLetterRecord
 from conquiet.mq.dead_letters.replay import Replay, ReplayReport
 from conquiet.mq.dead_letters.streams import DeadLetterStreams
 from conquiet.mq.positions import Position
-from conquiet.mq.topics import Topic, Topics
+from conquiet.mq.topics import Topic, Topics, topic_of
 
 #: Letters that one `list` looks at before it hands over what it found.
 _MAX_LOOKED_AT = 10_000
@@ -50,8 +50,9 @@ class DeadLetters:
         TopicError: of every method, if the topic is not there, or was deleted since it was opened.
     """
 
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
+    def __init__(self, topic: Topic | str) -> None:
+        """The letters of an opened topic, or of the one of this name on the server of the settings."""
+        self.topic = topic_of(topic)
 
     def list(
         self, *, limit: int = 100, after: str | None = None, **which: Unpack[LetterFilter]
@@ -160,13 +161,10 @@ class DeadLetters:
 
     def _opened(self) -> DeadLetterStreams:
         # Each time: on a cluster a topic that grew has letters in places that were not there before.
-        topic = self.topic = Topics(self.topic.client).open_again(self.topic)
-        if topic.layout == "legacy":
-            # Letters outlive their stream; a name that has neither is a typing error, not "no letters".
-            keys = (topic.keys.stream(0), topic.keys.dead_letters(0))
-            if not any(topic.call("EXISTS", key) for key in keys):
-                raise TopicError(topic.name, "is not there: neither a topic nor a stream")
-        return DeadLetterStreams(topic)
+        topics = Topics(self.topic.client)
+        self.topic = topics.open_again(self.topic)
+        topics.check_exists(self.topic)
+        return DeadLetterStreams(self.topic)
 
 
 def _replay_each(
