@@ -22,9 +22,11 @@ from conquiet.mq import (
     WorkerConfig,
     drain_partition,
 )
+from conquiet.mq.own.leases import LeaseStore
 from conquiet.operations import diagnose, look_at_servers, look_at_topic, take_samples
 from conquiet.queue import StreamWriter, peek_backlog
 from tests.eventually import eventually
+from tests.with_redis.mq.by_hand import write_letter
 
 STREAM = "orders"
 TOPIC = "orders"
@@ -73,10 +75,13 @@ def fail_once(msg, session) -> None:
 
 
 def leave_stream_consumers(client) -> None:
-    """What an administrator finds: a consumer with a message, and one without."""
+    """What an administrator finds: a consumer with a message, one without, and three dead letters."""
     queue_of(client, "holds-one").read(50)
     gone = queue_of(client, "gone")
-    gone.ack(*gone.read(50))
+    for msg in gone.read(50, count=3):
+        write_letter(gone, msg)
+    # The stream is also consumed as a partition.
+    assert LeaseStore(Topics(client).open(STREAM), GROUP).acquire(0, "worker-1", 60_000) is not None
 
 
 def leave_dead_letters(client) -> None:
@@ -106,15 +111,20 @@ def doctor(client, name: str) -> None:
 
 
 def stream_admin(client) -> None:
-    """Looks at groups and pending messages, moves and deletes groups, trims, prunes."""
+    """Looks at groups and pending messages, moves and deletes groups, trims, prunes, replays and purges."""
     admin = MqAdmin(client)
     admin.groups(STREAM)
     admin.pending(STREAM, GROUP)
     admin.owners(STREAM, GROUP)
     assert [one.name for one in admin.prune_consumers(STREAM, GROUP)] == ["gone"]
+    letters = DeadLetters(Topics(client).open(STREAM))
+    first, second, third = letters.list().letters
+    assert letters.replay(first.id) == first.original_id
+    assert letters.replay(second.id, to_all_groups=True) is not None
+    assert letters.purge([third.id]) == 1
+    assert letters.count() == letters.purge(older_than_ms=0) == 0
     admin.reset_group(STREAM, GROUP, "end", dry_run=False)
     admin.trim(STREAM, retention_length=1)
-    DeadLetters(Topics(client).open(STREAM)).count()
     take_samples(client, [STREAM])
     doctor(client, STREAM)
     admin.delete_group(STREAM, GROUP, force=True)

@@ -9,6 +9,7 @@ import pytest
 from conquiet import QueueConfig, RedisStreamsQueue
 from conquiet.mq import Topics
 from tests.cli.test_drain import drain, fill
+from tests.with_redis.mq.by_hand import write_letter
 
 
 @pytest.fixture
@@ -145,6 +146,28 @@ def test_letters_are_shown_in_full_and_replayed_once(run, letters, topic):
     assert (replayed.code, replayed.json["replayed"]) == (0, 1)
     assert (again.code, again.json["replayed"], again.json["gone"]) == (1, 0, [first])
     assert run("dlq", "show", topic, first).code == 4
+
+
+def test_letters_of_a_stream_are_seen_and_replayed_as_those_of_a_topic(run_on_each, stream, make_queue):
+    fill(run_on_each, stream, 2)
+    queue = make_queue()
+    messages = queue.read(50, count=2)
+    for msg in messages:
+        write_letter(queue, msg)
+
+    listed = run_on_each("dlq", "list", stream, "--json").json
+    first, second = (letter["id"] for letter in listed["letters"])
+    shown = run_on_each("dlq", "show", stream, first, "--json").json
+    assert (listed["count"], shown["payload"], shown["original_id"]) == (2, {"n": 1}, messages[0].id)
+    assert run_on_each("stats", stream, "--json").json["topics"][0]["dead_letters"] == 2
+    assert run_on_each("watch", stream, "--once", "--json").json["dead_letters"] == 2
+    assert f"{stream}: 2 dead letters" in run_on_each("doctor", stream).out
+
+    assert run_on_each("dlq", "replay", stream, first, "--yes", "--json").json["replayed"] == 1
+    assert run_on_each("dlq", "purge", stream, second, "--yes", "--json").json["purged"] == 1
+    pending = run_on_each("pending", stream, "--group", "billing", "--json").json["entries"]
+    assert [(entry["id"], entry["consumer"]) for entry in pending] == [(messages[0].id, "replay")]
+    assert f"{stream}: 2 dead letters" not in run_on_each("doctor", stream).out
 
 
 def test_letters_are_filtered_and_paged(run, letters, topic):

@@ -45,7 +45,7 @@ def list_some(
     since: _Since = None,
     until: _Until = None,
 ) -> None:
-    """The dead letters of a topic, oldest first."""
+    """The dead letters of a topic or stream, oldest first."""
     from conquiet.mq import DeadLetters
 
     with site.topic(name) as topic:
@@ -113,7 +113,11 @@ def replay(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> int:
-    """Move letters back to their partitions, each once; the exit code is 1 if one could not be moved."""
+    """Give messages once more to the group that gave them up, each letter once.
+
+    Of a plain stream the entry itself is pending again; one that was trimmed needs --to-all-groups. The exit
+    code is 1 if a letter could not be replayed.
+    """
     from conquiet.mq import DeadLetters
 
     which = _which(error_type, group, since, until)
@@ -133,7 +137,10 @@ def replay(
             site.output.confirm(f"Replay {report.replayed:,} dead letters of {name!r}?", is_yes=yes)
             report = replayed(letters, is_dry_run=False)
     verb = "Would replay" if dry_run else "Replayed"
-    told = f"{verb} {report.replayed:,}; {len(report.gone):,} gone, {len(report.refused):,} hold no message."
+    told = (
+        f"{verb} {report.replayed:,}; {len(report.gone):,} not found, "
+        f"{len(report.refused):,} cannot be replayed."
+    )
     site.output.show({"topic": name, **asdict(report)}, lambda: site.output.say(told))
     return ExitCode.FAILED if report.refused or (letter_ids and report.gone) else ExitCode.DONE
 

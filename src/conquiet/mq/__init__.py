@@ -6,8 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from conquiet.errors import LeaseLostError, PartitionBusyError, TopicError
-from conquiet.mq.dead_letters.letters import DeadLetterPage, DeadLetters, ReplayReport
+from conquiet.mq.dead_letters.letters import DeadLetterPage, DeadLetters
 from conquiet.mq.dead_letters.record import DeadLetterRecord
+from conquiet.mq.dead_letters.replay import ReplayReport
 from conquiet.mq.envelope import Envelope, MqMessage
 from conquiet.mq.look.admin import MqAdmin
 from conquiet.mq.look.collector import MqCollector

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote
 
+from conquiet.queue.connection import key_beside
+
 #: "plain": the names of a single server. "hashed": the same with a hash tag per partition, so that the
 #: partitions of a topic spread over a cluster while all keys of one partition share a slot. "legacy": a
 #: stream that nobody created as a topic; it is its own only partition.
@@ -69,9 +71,9 @@ class TopicKeys:
 
     def dead_letters(self, partition: int) -> str:
         """Stream: the dead letters; one per topic, on a cluster one per partition."""
-        if self.layout == "hashed":
-            return f"stream:topic:{self._tagged(partition)}:dlq"
-        return f"stream:topic:{self._name}:dlq"
+        if self.layout == "legacy":
+            return key_beside(self.topic, "dlq")
+        return f"stream:topic:{self._bucket(partition)}:dlq"
 
     def lease(self, group: str, partition: int) -> str:
         """Hash: who owns a partition for a group, in which epoch, until when."""

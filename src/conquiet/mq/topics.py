@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from redis.asyncio import RedisCluster as AsyncRedisCluster
@@ -22,8 +23,10 @@ from conquiet.queue.connection import (
     Client,
     execute,
     forget_connections,
+    open_client,
     visible_errors,
 )
+from conquiet.settings import Settings
 
 #: What create_topic.lua writes of a topic.
 _META = ("partitionCount", "layout", "createdAt", "policies")
@@ -176,9 +179,18 @@ class Topics:
             TopicError: neither is there.
         """
         topic = self.open(name)
-        if topic.layout == "legacy" and not topic.call("EXISTS", topic.keys.stream(0)):
-            raise TopicError(name, "is not there: neither a topic nor a stream")
+        self.check_exists(topic)
         return topic
+
+    def check_exists(self, topic: Topic) -> None:
+        """Refuse a plain stream that is not there; its dead letters, which may outlive it, are enough.
+
+        Raises:
+            TopicError: neither is there.
+        """
+        keys = (topic.keys.stream(0), topic.keys.dead_letters(0))
+        if topic.layout == "legacy" and not any(topic.call("EXISTS", key) for key in keys):
+            raise TopicError(topic.name, "is not there: neither a topic nor a stream")
 
     def open_again(self, topic: Topic) -> Topic:
         """The topic as it is now: it may have grown.
@@ -228,6 +240,39 @@ class Topics:
             if count
             else Topic(client=self._client, name=name, partition_count=0, layout=layout)
         )
+
+
+def name_of(topic: Topic | str) -> str:
+    """The name of a topic that was given as such or by its name."""
+    return topic.name if isinstance(topic, Topic) else topic
+
+
+def topic_of(topic: Topic | str) -> Topic:
+    """The topic itself, or the one of this name on the server of the settings.
+
+    Raises:
+        QueueError: that server does not answer.
+        TopicError: it has neither a topic nor a stream of this name.
+    """
+    if isinstance(topic, Topic):
+        return topic
+    url = Settings.load().redis_url
+    hint = f"the settings name {url}: set CONQUIET_REDIS_URL, or redis_url in conquiet.toml, or give a Topic"
+    try:
+        with visible_errors("open", stream=topic, group=None):
+            client = _shared_client(url)
+        return Topics(client).open_existing(topic)
+    except QueueError as error:
+        reason = f"{error.__cause__}; {hint}"
+        raise QueueError("open", stream=topic, group=None, reason=reason) from error.__cause__
+    except TopicError as error:
+        raise TopicError(topic, f"is not there: neither a topic nor a stream; {hint}") from error
+
+
+@cache
+def _shared_client(url: str) -> Client:
+    # One for each process and server; redis-py opens new connections after a fork.
+    return open_client(url)
 
 
 async def topic_streams_async(client: AsyncClient, name: str) -> list[str]:

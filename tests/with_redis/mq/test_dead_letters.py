@@ -325,7 +325,7 @@ def test_letters_of_a_legacy_topic_are_found(client, stream):
 
     assert letters.replay_all().replayed == 1
 
-    (msg,) = hand.read()
+    (msg,) = hand.leased.take_due(10).batch.messages
     assert (msg.payload, msg.attempt) == ({"n": 1}, 1)
     client.delete(stream)
 

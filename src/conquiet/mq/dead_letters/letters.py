@@ -11,9 +11,10 @@ from conquiet.arguments import check_non_negative_int, check_positive_int
 from conquiet.errors import TopicError
 from conquiet.mq.clock import server_ms
 from conquiet.mq.dead_letters.record import DeadLetterRecord
+from conquiet.mq.dead_letters.replay import Replay, ReplayReport
 from conquiet.mq.dead_letters.streams import DeadLetterStreams
 from conquiet.mq.positions import Position
-from conquiet.mq.topics import Topic, Topics
+from conquiet.mq.topics import Topic, Topics, topic_of
 
 #: Letters that one `list` looks at before it hands over what it found.
 _MAX_LOOKED_AT = 10_000
@@ -42,27 +43,16 @@ class DeadLetterPage:
     after: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayReport:
-    """What a replay did, or with `dry_run` would do."""
-
-    replayed: int
-    #: Letters that were not there: replayed or purged before.
-    gone: tuple[str, ...]
-    #: Letters that hold no message; they stay where they are.
-    refused: tuple[str, ...]
-    is_dry_run: bool = False
-
-
 class DeadLetters:
-    """The dead letters of one topic, those of all partitions and groups together.
+    """The dead letters of one topic or plain stream, those of all partitions and groups together.
 
     Raises:
-        TopicError: of every method, if the topic was deleted since it was opened.
+        TopicError: of every method, if the topic is not there, or was deleted since it was opened.
     """
 
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
+    def __init__(self, topic: Topic | str) -> None:
+        """The letters of an opened topic, or of the one of this name on the server of the settings."""
+        self.topic = topic_of(topic)
 
     def list(
         self, *, limit: int = 100, after: str | None = None, **which: Unpack[LetterFilter]
@@ -97,19 +87,20 @@ class DeadLetters:
         return self._opened().count()
 
     def replay(self, letter_id: str, *, to_all_groups: bool = False) -> str | None:
-        """Move a letter back to its partition, for the group that gave it up, and return the new entry's id.
+        """Give the message of a letter once more to the group that gave it up, and return its entry's id.
 
-        The letter goes in the same script that adds the message: `None` says that it was gone before, and
-        nothing was added.
+        To a topic a copy for that group is added; of a plain stream the entry itself is pending again, under
+        its own id. The letter is removed by the same script: `None` if it was replayed or purged before.
+
+        Args:
+            to_all_groups: add a copy that every group is given.
 
         Raises:
-            TopicError: the letter holds no message.
+            TopicError: the letter holds no message, or the plain stream's entry was trimmed.
         """
         streams = self._opened()
         letter = streams.find(letter_id)
-        if letter is None:
-            return None
-        return streams.replay(letter, streams.message_of(letter, to_all_groups=to_all_groups))
+        return None if letter is None else Replay(streams, to_all_groups=to_all_groups).run(letter)
 
     def replay_many(
         self,
@@ -123,7 +114,7 @@ class DeadLetters:
         streams = self._opened()
         paced = _paced(letter_ids, None if dry_run else per_second)
         letters = ((letter_id, streams.find(letter_id)) for letter_id in paced)
-        return _replay_each(streams, letters, to_all_groups=to_all_groups, is_dry_run=dry_run)
+        return _replay_each(Replay(streams, to_all_groups=to_all_groups, dry_run=dry_run), letters)
 
     def replay_all(
         self,
@@ -144,7 +135,7 @@ class DeadLetters:
         matching = (letter for letter in letters if _matches(letter, which))
         paced = _paced(matching, None if dry_run else per_second)
         named = ((letter.id, letter) for letter in paced)
-        return _replay_each(streams, named, to_all_groups=to_all_groups, is_dry_run=dry_run, limit=limit)
+        return _replay_each(Replay(streams, to_all_groups=to_all_groups, dry_run=dry_run), named, limit)
 
     def purge(
         self,
@@ -162,43 +153,40 @@ class DeadLetters:
         if letter_ids is not None or older_than_ms is None:
             raise ValueError("purge needs letter_ids or older_than_ms, and not both")
         check_non_negative_int("older_than_ms", older_than_ms)
-        before_ms = max(1, server_ms(self.topic) - older_than_ms)
+        # Those of this very millisecond too: an age of 0 means all.
+        before_ms = max(1, server_ms(self.topic) - older_than_ms + 1)
         if dry_run:
             return sum(1 for _ in streams.between(0, f"({before_ms}-0"))
         return streams.delete_before(before_ms)
 
     def _opened(self) -> DeadLetterStreams:
         # Each time: on a cluster a topic that grew has letters in places that were not there before.
-        self.topic = Topics(self.topic.client).open_again(self.topic)
+        topics = Topics(self.topic.client)
+        self.topic = topics.open_again(self.topic)
+        topics.check_exists(self.topic)
         return DeadLetterStreams(self.topic)
 
 
 def _replay_each(
-    streams: DeadLetterStreams,
-    letters: Iterable[tuple[str, DeadLetterRecord | None]],
-    *,
-    to_all_groups: bool,
-    is_dry_run: bool = False,
-    limit: int | None = None,
+    replay: Replay, letters: Iterable[tuple[str, DeadLetterRecord | None]], limit: int | None = None
 ) -> ReplayReport:
     replayed, gone, refused = 0, [], []
     for letter_id, letter in letters:
-        if letter is None:
-            gone.append(letter_id)
-            continue
         try:
-            envelope = streams.message_of(letter, to_all_groups=to_all_groups)
+            entry_id = None if letter is None else replay.run(letter)
         except TopicError:
             refused.append(letter_id)
             continue
-        if is_dry_run or streams.replay(letter, envelope) is not None:
-            replayed += 1
-        else:
+        if entry_id is None:
             gone.append(letter_id)
+            continue
+        replayed += 1
         # Only what is replayed counts: refused letters stay, and would use up the limit of every call.
         if replayed == limit:
             break
-    return ReplayReport(replayed=replayed, gone=tuple(gone), refused=tuple(refused), is_dry_run=is_dry_run)
+    return ReplayReport(
+        replayed=replayed, gone=tuple(gone), refused=tuple(refused), is_dry_run=replay.is_dry_run
+    )
 
 
 def _end_of(which: LetterFilter) -> str:

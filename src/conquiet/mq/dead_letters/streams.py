@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping
 from heapq import merge
 
 from conquiet.errors import TopicError
 from conquiet.mq.dead_letters.record import DeadLetterRecord
-from conquiet.mq.envelope import Envelope
 from conquiet.mq.positions import Position
 from conquiet.mq.topics import Topic
-from conquiet.tracing import Where, active_traces
 
 #: Letters carry payloads and tracebacks, and every partition has a page in hand.
 _PAGE = 50
@@ -23,15 +20,14 @@ class DeadLetterStreams:
     """Reads letters in the order of time, page by page, and removes them by id; made for one thread."""
 
     def __init__(self, topic: Topic) -> None:
-        self._topic = topic
-        self._caller = uuid.uuid4().hex
+        self.topic = topic
         self._is_per_partition = topic.layout == "hashed"
         places = topic.partitions if self._is_per_partition else range(1)
         self._streams = {place: topic.keys.dead_letters(place) for place in places}
 
     def count(self) -> int:
         """How many letters there are."""
-        return sum(self._topic.call("XLEN", stream) for stream in self._streams.values())
+        return sum(self.topic.call("XLEN", stream) for stream in self._streams.values())
 
     def find(self, letter_id: str) -> DeadLetterRecord | None:
         """The letter, `None` if it is not there.
@@ -50,7 +46,7 @@ class DeadLetterStreams:
         ]
         if len(found) > 1:
             ids = " or ".join(letter.id for letter in found)
-            raise TopicError(self._topic.name, f"has several dead letters {letter_id}: say {ids}")
+            raise TopicError(self.topic.name, f"has several dead letters {letter_id}: say {ids}")
         return found[0] if found else None
 
     def between(
@@ -70,55 +66,20 @@ class DeadLetterStreams:
         """The last letter of each stream that is not behind `end`."""
         found = {}
         for place, stream in self._streams.items():
-            entries = self._topic.call("XREVRANGE", stream, end, "-", "COUNT", 1)
+            entries = self.topic.call("XREVRANGE", stream, end, "-", "COUNT", 1)
             if entries:
                 found[place] = entries[0][0].decode()
         return found
 
-    def message_of(self, letter: DeadLetterRecord, *, to_all_groups: bool) -> Envelope:
-        """The message that a replay of the letter adds.
-
-        Raises:
-            TopicError: it holds none, or is from a partition that the topic does not have.
-        """
-        envelope = letter.replayed(to_all_groups=to_all_groups)
-        if envelope.partition not in self._topic.partitions:
-            raise TopicError(
-                self._topic.name,
-                f"has no partition {envelope.partition}, which dead letter {letter.id} is from",
-            )
-        return envelope
-
-    def replay(self, letter: DeadLetterRecord, envelope: Envelope) -> str | None:
-        """Exchange the letter for a message in one script; `None` if the letter was gone before."""
-        traces = active_traces()
-        if traces is None:
-            return self._replay(letter, envelope)
-        where = Where(destination=self._topic.name, partition=envelope.partition)
-        with traces.replaying(where, envelope.headers) as sending:
-            # A message that came with a context keeps it.
-            if "traceparent" not in envelope.headers:
-                envelope = envelope.copied(headers={**envelope.headers, **sending.headers[0]})
-            added = self._replay(letter, envelope)
-            sending.sent([] if added is None else [added])
-        return added
-
-    def _replay(self, letter: DeadLetterRecord, envelope: Envelope) -> str | None:
-        stream, entry_id = self._place_of(letter)
-        partition, names = envelope.partition, self._topic.keys
-        keys = [stream, names.stream(partition), names.replayed(partition)]
-        added: bytes | None = self._topic.run("replay", keys, entry_id, envelope.encode(), self._caller)
-        return None if added is None else added.decode()
-
     def delete(self, letter: DeadLetterRecord) -> int:
         """Delete the letter; 0 if it was gone before."""
-        deleted: int = self._topic.call("XDEL", *self._place_of(letter))
+        deleted: int = self.topic.call("XDEL", *self.place_of(letter))
         return deleted
 
     def delete_before(self, ms: int) -> int:
         """Delete all letters from before a time."""
         command = ("MINID", "=", f"{ms}-0")
-        return sum(self._topic.call("XTRIM", stream, *command) for stream in self._streams.values())
+        return sum(self.topic.call("XTRIM", stream, *command) for stream in self._streams.values())
 
     def _of_stream(self, place: int, start: str, end: str) -> Iterator[tuple[Position, DeadLetterRecord]]:
         while True:
@@ -130,7 +91,7 @@ class DeadLetterStreams:
             start = f"({entries[-1][0].decode()}"
 
     def _range(self, place: int, start: str, end: str) -> _Entries:
-        found: _Entries = self._topic.call("XRANGE", self._streams[place], start, end, "COUNT", _PAGE)
+        found: _Entries = self.topic.call("XRANGE", self._streams[place], start, end, "COUNT", _PAGE)
         return found
 
     def _record(self, place: int, entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetterRecord:
@@ -138,10 +99,11 @@ class DeadLetterStreams:
         return DeadLetterRecord.read(
             fields,
             letter_id=f"{plain_id}@{place}" if self._is_per_partition else plain_id,
-            topic=self._topic.name,
+            topic=self.topic.name,
             partition=place if self._is_per_partition else None,
         )
 
-    def _place_of(self, letter: DeadLetterRecord) -> tuple[str, str]:
+    def place_of(self, letter: DeadLetterRecord) -> tuple[str, str]:
+        """The stream of the letter, and its id there."""
         position = Position.parse(letter.id)
         return self._streams[position.partition or 0], position.entry_id

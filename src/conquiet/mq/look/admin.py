@@ -15,7 +15,7 @@ from conquiet.mq.look.ownership import GroupOwners, group_owners
 from conquiet.mq.look.pending import PendingPage, PendingQuery, PendingSort, pending_page
 from conquiet.mq.look.retention import PartitionTrim, Retention, trim_partition
 from conquiet.mq.look.topic_stats import TopicStats, topic_stats
-from conquiet.mq.topics import Topics
+from conquiet.mq.topics import Topic, Topics, name_of
 from conquiet.queue.connection import Client
 
 
@@ -36,24 +36,24 @@ class MqAdmin:
         # One that was deleted since the names were read looks like a plain stream.
         return [topic_stats(topic) for topic in opened if topic.layout != "legacy"]
 
-    def topic(self, topic: str) -> TopicStats:
+    def topic(self, topic: Topic | str) -> TopicStats:
         """One topic, or a plain stream."""
-        return topic_stats(self._topics.open_existing(topic))
+        return topic_stats(self._open(topic))
 
-    def groups(self, topic: str, *, count_limit: int = 1_000) -> list[GroupStats]:
+    def groups(self, topic: Topic | str, *, count_limit: int = 1_000) -> list[GroupStats]:
         """Every group of a topic: pending, lag and ages, per partition and in sum.
 
         Args:
             count_limit: where the server does not know the lag, it is counted up to this and else unknown.
         """
         check_positive_int("count_limit", count_limit)
-        opened = self._topics.open_existing(topic)
+        opened = self._open(topic)
         marks = group_marks(opened)
         return [group_stats(opened, name, marks, count_limit=count_limit) for name in group_names(marks)]
 
     def pending(
         self,
-        topic: str,
+        topic: Topic | str,
         group: str,
         *,
         limit: int = 100,
@@ -63,15 +63,15 @@ class MqAdmin:
     ) -> PendingPage:
         """One page of what was delivered and not settled; delivers nothing and counts no delivery."""
         query = PendingQuery(limit=limit, cursor=cursor, sort=sort, min_idle_ms=min_idle_ms)
-        opened = self._topics.open_existing(topic)
+        opened = self._open(topic)
         return pending_page(opened, group, partitions_with(opened, group), query)
 
-    def owners(self, topic: str, group: str) -> GroupOwners:
+    def owners(self, topic: Topic | str, group: str) -> GroupOwners:
         """Who owns which partition since when, and who is alive; a group nobody joined has no owners."""
-        return group_owners(self._topics.open_existing(topic), group)
+        return group_owners(self._open(topic), group)
 
     def reset_group(
-        self, topic: str, group: str, to: str | int, *, dry_run: bool = True, count_limit: int = 1_000
+        self, topic: Topic | str, group: str, to: str | int, *, dry_run: bool = True, count_limit: int = 1_000
     ) -> tuple[PartitionReset, ...]:
         """Let the group go on from another place, and tell what that means; what is pending stays pending.
 
@@ -81,24 +81,24 @@ class MqAdmin:
             count_limit: messages given again or skipped are counted up to this, and else `None`.
         """
         check_positive_int("count_limit", count_limit)
-        return reset_group(
-            self._topics.open_existing(topic), group, to, dry_run=dry_run, count_limit=count_limit
-        )
+        return reset_group(self._open(topic), group, to, dry_run=dry_run, count_limit=count_limit)
 
-    def prune_consumers(self, topic: str, group: str, *, dry_run: bool = False) -> tuple[PrunedConsumer, ...]:
+    def prune_consumers(
+        self, topic: Topic | str, group: str, *, dry_run: bool = False
+    ) -> tuple[PrunedConsumer, ...]:
         """Delete the consumers that have nothing pending and are not alive, checked in the same script."""
-        return prune_consumers(self._topics.open_existing(topic), group, dry_run=dry_run)
+        return prune_consumers(self._open(topic), group, dry_run=dry_run)
 
-    def delete_group(self, topic: str, group: str, *, force: bool = False) -> None:
+    def delete_group(self, topic: Topic | str, group: str, *, force: bool = False) -> None:
         """Delete a group with its leases and retries, from every partition or from none.
 
         One that is alive, or has messages that are pending or wait as copies for their retry, needs `force`.
         """
-        delete_group(self._topics.open_existing(topic), group, force=force)
+        delete_group(self._open(topic), group, force=force)
 
     def trim(
         self,
-        topic: str,
+        topic: Topic | str,
         *,
         retention_length: int | None = None,
         retention_ms: int | None = None,
@@ -109,7 +109,7 @@ class MqAdmin:
         Args:
             dry_run: only count, up to 10,000 in each partition.
         """
-        opened = self._topics.open_existing(topic)
+        opened = self._open(topic)
         if retention_length is None and retention_ms is None:
             retention = Retention.of_policies(opened)
         else:
@@ -119,3 +119,6 @@ class MqAdmin:
             trim_partition(opened, partition, retention, groups, dry_run=dry_run)
             for partition in opened.partitions
         )
+
+    def _open(self, topic: Topic | str) -> Topic:
+        return self._topics.open_existing(name_of(topic))

@@ -13,7 +13,7 @@ from conquiet.mq.dead_letters.letters import DeadLetters
 from conquiet.mq.look.admin import MqAdmin
 from conquiet.mq.look.group_stats import GroupStats
 from conquiet.mq.look.ownership import GroupOwners, group_owners
-from conquiet.mq.topics import Topics
+from conquiet.mq.topics import Topic, Topics, name_of
 from conquiet.queue.connection import Client
 
 _log = logging.getLogger(__name__)
@@ -41,11 +41,11 @@ class MqCollector(Collector):
     """
 
     def __init__(
-        self, client: Client, topics: Sequence[str] | None = None, *, count_limit: int = 1_000
+        self, client: Client, topics: Sequence[Topic | str] | None = None, *, count_limit: int = 1_000
     ) -> None:
         """Look at these topics, or at every one in the registry."""
         self._client = client
-        self._names = topics
+        self._names = None if topics is None else [name_of(topic) for topic in topics]
         self._count_limit = count_limit
 
     def describe(self) -> Iterator[GaugeMetricFamily]:

@@ -30,7 +30,7 @@ from conquiet.mq.own.owned import Owned, OwnedPartitions
 from conquiet.mq.own.partition import LeasedPartition
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.servers import for_each_partition
-from conquiet.mq.topics import Topic, Topics
+from conquiet.mq.topics import Topic, Topics, topic_of
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -44,7 +44,7 @@ class PartitionConsumer:
 
     def __init__(
         self,
-        topic: Topic,
+        topic: Topic | str,
         group: str,
         handler: Handler,
         engine: Engine | None = None,
@@ -56,11 +56,11 @@ class PartitionConsumer:
         # Checks its arguments now; each partition's thread has one of its own.
         with MessageHandling(handler, engine, inbox):
             self._new_handling = partial(MessageHandling, handler, engine, inbox)
-        self.topic = topic
+        self.topic = topic_of(topic)
         self.group = group
         self.config = config or ConsumerConfig()
-        self._leases = LeaseStore(topic, group)
-        self._owned = OwnedPartitions(topic.name, group, self._leases, self.config)
+        self._leases = LeaseStore(self.topic, group)
+        self._owned = OwnedPartitions(self.topic.name, group, self._leases, self.config)
         self._trimmer = Trimmer()
         self._gate = threading.Event()
         self._gate.set()

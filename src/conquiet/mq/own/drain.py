@@ -23,13 +23,13 @@ from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.own.partition import LeasedPartition
 from conquiet.mq.send.delayed import move_delayed
-from conquiet.mq.topics import Topic
+from conquiet.mq.topics import Topic, topic_of
 
 _log = MessageLog(logging.getLogger(__name__))
 
 
 def drain_partition(
-    topic: Topic,
+    topic: Topic | str,
     partition: int,
     group: str,
     handler: Handler,
@@ -44,11 +44,15 @@ def drain_partition(
     First what earlier owners left, then due retries, then new messages; handlers run in the calling thread.
     A failed message is retried later or becomes a dead letter by `config.retry`.
 
+    Args:
+        topic: or its name, on the server of the settings.
+
     Raises:
         PartitionBusyError: another consumer owns the partition.
         LeaseLostError: the lease was lost meanwhile; what was not settled is handled again by its new owner.
     """
     check_topic_part("group", group)
+    topic = topic_of(topic)
     if partition not in topic.partitions:
         raise TopicError(topic.name, f"has no partition {partition}, only 0 to {topic.partition_count - 1}")
     config, limits = config or ConsumerConfig(), limits or DrainLimits()

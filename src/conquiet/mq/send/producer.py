@@ -14,7 +14,7 @@ from conquiet.mq.envelope import Envelope
 from conquiet.mq.metrics import count_produced
 from conquiet.mq.send.once import Added, OnceEntry, add_all_once, add_once
 from conquiet.mq.send.partitioners import HashPartitioner, Partitioner
-from conquiet.mq.topics import Topic, Topics
+from conquiet.mq.topics import Topic, Topics, name_of
 from conquiet.payload import Payload
 from conquiet.queue.connection import Client, add_entries, queue_error
 from conquiet.tracing import Where, active_traces
@@ -71,7 +71,7 @@ class Producer:
 
     def send(
         self,
-        topic: str,
+        topic: Topic | str,
         payload: Payload,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -100,11 +100,11 @@ class Producer:
             max_retries=max_retries,
             dedupe_id=dedupe_id,
         )
-        traces = active_traces()
+        destination, traces = name_of(topic), active_traces()
         if traces is None:
-            return self._send(topic, message, delay_ms)
-        with traces.sending(Where(destination=topic)) as sending:
-            name = self._send(topic, _with_headers(message, sending.headers[0]), delay_ms)
+            return self._send(destination, message, delay_ms)
+        with traces.sending(Where(destination=destination)) as sending:
+            name = self._send(destination, _with_headers(message, sending.headers[0]), delay_ms)
             if not delay_ms:
                 sending.sent([name])
         return name
@@ -128,7 +128,7 @@ class Producer:
         return added.entry_id
 
     def send_many(
-        self, topic: str, messages: Iterable[Message | Payload], *, batch_size: int = 1_000
+        self, topic: Topic | str, messages: Iterable[Message | Payload], *, batch_size: int = 1_000
     ) -> list[str]:
         """Send messages, `batch_size` to a round trip, and return their entry ids in the same order.
 
@@ -137,12 +137,12 @@ class Producer:
         """
         check_positive_int("batch_size", batch_size)
         given = [item if isinstance(item, Message) else Message(payload=item) for item in messages]
-        traces = active_traces()
+        destination, traces = name_of(topic), active_traces()
         if traces is None:
-            return self._send_many(topic, given, batch_size)
-        with traces.sending_many(Where(destination=topic), len(given)) as sending:
+            return self._send_many(destination, given, batch_size)
+        with traces.sending_many(Where(destination=destination), len(given)) as sending:
             pairs = zip(given, sending.headers, strict=True)
-            ids = self._send_many(topic, [_with_headers(*pair) for pair in pairs], batch_size)
+            ids = self._send_many(destination, [_with_headers(*pair) for pair in pairs], batch_size)
             sending.sent(ids)
         return ids
 

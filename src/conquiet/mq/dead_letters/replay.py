@@ -1,0 +1,86 @@
+"""Replay: dead letters become messages again, each in one script that removes the letter too."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+
+from conquiet.mq.dead_letters.record import DeadLetterRecord
+from conquiet.mq.dead_letters.streams import DeadLetterStreams
+from conquiet.mq.envelope import Envelope
+from conquiet.payload import encode_payload
+from conquiet.tracing import Where, active_traces
+
+_ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """What a replay did, or with `dry_run` would do."""
+
+    replayed: int
+    #: Letters that were not there: replayed or purged before.
+    gone: tuple[str, ...]
+    #: Letters that cannot be replayed; they stay where they are, and `DeadLetters.replay` says why.
+    refused: tuple[str, ...]
+    is_dry_run: bool = False
+
+
+class Replay:
+    """Replays letters of one topic or plain stream; made for one thread."""
+
+    def __init__(self, streams: DeadLetterStreams, *, to_all_groups: bool, dry_run: bool = False) -> None:
+        self._streams = streams
+        self._topic = streams.topic
+        self._to_all_groups = to_all_groups
+        self.is_dry_run = dry_run
+        # A plain stream has no copies for one group: its entry itself becomes pending again.
+        self._is_in_place = self._topic.layout == "legacy" and not to_all_groups
+        self._caller = uuid.uuid4().hex
+
+    def run(self, letter: DeadLetterRecord) -> str | None:
+        """Replay one letter and return the entry's id; `None` if the letter is no longer there.
+
+        Raises:
+            TopicError: it cannot be replayed.
+        """
+        envelope = letter.replayed(to_all_groups=self._to_all_groups)
+        if envelope.partition not in self._topic.partitions:
+            raise letter.refusal(f"the topic has no partition {envelope.partition}")
+        traces = active_traces()
+        if traces is None or self.is_dry_run:
+            return self._exchange(letter, envelope)
+        where = Where(destination=self._topic.name, partition=envelope.partition)
+        with traces.replaying(where, envelope.headers) as sending:
+            # A message that came with a context keeps it.
+            if "traceparent" not in envelope.headers:
+                envelope = envelope.copied(headers={**envelope.headers, **sending.headers[0]})
+            entry_id = self._exchange(letter, envelope)
+            sending.sent([] if entry_id is None else [entry_id])
+        return entry_id
+
+    def _exchange(self, letter: DeadLetterRecord, envelope: Envelope) -> str | None:
+        letters, letter_id = self._streams.place_of(letter)
+        keys, partition = self._topic.keys, envelope.partition
+        used = [letters, keys.stream(partition), keys.replayed(partition)]
+        if not self._is_in_place:
+            if self.is_dry_run:
+                return letter_id
+            # A plain stream's message that was sent without an envelope is added without one.
+            is_bare = self._topic.layout == "legacy" and not envelope.id
+            data = encode_payload(envelope.payload) if is_bare else envelope.encode()
+            added: bytes | None = self._topic.run("replay", used, letter_id, data, self._caller)
+            return None if added is None else added.decode()
+        group, entry_id = letter.group or "", letter.original_id or ""
+        if not _ENTRY_ID.fullmatch(entry_id):
+            raise letter.refusal("it does not say which entry it is of")
+        used += [keys.lease(group, partition), keys.waiting(group, partition)]
+        arguments = (letter_id, entry_id, group, self._caller, int(self.is_dry_run))
+        state = self._topic.run("replay_in_place", used, *arguments, group=group).decode()
+        copy = "to_all_groups adds a copy of it, which every group is given"
+        if state == "trimmed":
+            raise letter.refusal(f"its entry {entry_id} was trimmed from the stream; {copy}")
+        if state == "no group":
+            raise letter.refusal(f"the stream has no group {group!r} any more; {copy}")
+        return entry_id if state == "replayed" else None
