@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 SettlementKind = Literal["ack", "retry", "requeue", "dead_letter", "hand_back", "begin", "leave"]
 
@@ -68,5 +68,3 @@ class Settlement:
     outcome: str = field(default="", compare=False)
     #: Why it failed, if it did.
     error: Exception | None = field(default=None, repr=False, compare=False)
-    #: The OpenTelemetry context of the handling, if it is traced.
-    context: Any = field(default=None, repr=False, compare=False)

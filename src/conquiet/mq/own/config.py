@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from conquiet.arguments import check_name, check_positive_int
-from conquiet.consume.limits import DEFAULT_BATCH_SIZE
+from conquiet.consume.limits import DEFAULT_BATCH_SIZE, DrainLimits
 from conquiet.mq.own.retry import RetryPolicy
 from conquiet.mq.own.settlement import SettlementRules
 from conquiet.queue import unique_consumer_name
@@ -64,6 +64,10 @@ class ConsumerConfig:
         """Until when, by `lease_clock`, a lease that was asked for at `asked` is certainly held."""
         # From the moment before the request, and a tenth less: clocks run at slightly different speeds.
         return asked + self.lease_ttl_ms / 1000 * 0.9
+
+    def no_limits(self) -> DrainLimits:
+        """Of a consumer that works until it is stopped."""
+        return DrainLimits(max_messages=None, idle_ms=None, max_failures=None, batch_size=self.batch_size)
 
     def settlement_rules(self) -> SettlementRules:
         """How this consumer settles."""

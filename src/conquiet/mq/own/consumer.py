@@ -13,21 +13,17 @@ from sqlalchemy import Engine
 
 from conquiet.consume.engine import DrainLoop
 from conquiet.consume.handling import Handler, MessageHandling
-from conquiet.consume.limits import DrainLimits
 from conquiet.consume.outage import Outage
 from conquiet.db import Inbox
-from conquiet.errors import LeaseLostError, QueueError, TopicError
+from conquiet.errors import LeaseLostError, QueueError
 from conquiet.logs import MessageLog, message_fields
-from conquiet.mq.clock import lease_clock
 from conquiet.mq.keys import check_topic_part
 from conquiet.mq.look.retention import Trimmer
 from conquiet.mq.metrics import emit
 from conquiet.mq.own.assignment import plan
-from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.config import ConsumerConfig
-from conquiet.mq.own.leases import LeaseStore
+from conquiet.mq.own.leasing import ChannelLeases
 from conquiet.mq.own.owned import Owned, OwnedPartitions
-from conquiet.mq.own.partition import LeasedPartition
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic, Topics, topic_of
@@ -59,7 +55,7 @@ class PartitionConsumer:
         self.topic = topic_of(topic)
         self.group = group
         self.config = config or ConsumerConfig()
-        self._leases = LeaseStore(self.topic, group)
+        self._leases = ChannelLeases(self.topic, group, self.config)
         self._owned = OwnedPartitions(self.topic.name, group, self._leases, self.config)
         self._trimmer = Trimmer()
         self._gate = threading.Event()
@@ -118,17 +114,14 @@ class PartitionConsumer:
         try:
             while not self._is_stopping and self._fatal is None:
                 self._tick()
-                self._sleep()
+                # Short steps instead of an event: stop() may come from a signal handler, where locks are not safe.
+                until = time.monotonic() + self.config.tick_s
+                while not self._is_stopping and time.monotonic() < until:
+                    time.sleep(min(0.05, self.config.tick_s))
         finally:
             self._shut_down()
         if self._fatal is not None:
             raise self._fatal
-
-    def _sleep(self) -> None:
-        # Short steps instead of an event: stop() may come from a signal handler, where locks are not safe.
-        until = time.monotonic() + self.config.tick_s
-        while not self._is_stopping and time.monotonic() < until:
-            time.sleep(min(0.05, self.config.tick_s))
 
     def _tick(self) -> None:
         self._reap()
@@ -141,24 +134,16 @@ class PartitionConsumer:
             move_delayed(self.topic)
             self._trimmer.trim(self.topic, self.owned)
         except QueueError as error:
-            self._tolerate_outage(error)
+            facts = (self.config.consumer_name, self.topic.name, error)
+            _log.warning("consumer %s of topic %r cannot reach Redis: %s", *facts, extra=self._extra())
+            if self._redis.failed():
+                raise
         else:
             if self._redis.is_on:
                 self._redis.ended()
                 # What failed with the server is not to wait for longer than the server.
                 self._failing.clear()
         self._owned.report()
-
-    def _tolerate_outage(self, error: QueueError) -> None:
-        _log.warning(
-            "consumer %s of topic %r cannot reach Redis: %s",
-            self.config.consumer_name,
-            self.topic.name,
-            error,
-            extra=self._extra(),
-        )
-        if self._redis.failed():
-            raise error
 
     def _tolerate_failure(self, partition: int, error: QueueError, *, has_worked: bool) -> None:
         # Several: two lost replies around a handler of hours are not an outage.
@@ -173,8 +158,9 @@ class PartitionConsumer:
             self._fatal = self._fatal or error
 
     def _rebalance(self) -> None:
-        members = self._leases.heartbeat(self.config.consumer_name, self.config.lease_ttl_ms)
-        self._look_up_topic()
+        members = self._leases.store.heartbeat(self.config.consumer_name, self.config.lease_ttl_ms)
+        # It may have grown; if it was deleted, its name would be a plain stream: another key.
+        self.topic = Topics(self.topic.client).open_again(self.topic)
         wanted = plan(self.config.consumer_name, members, self.topic.partition_count, self.owned)
         for partition in wanted.release:
             self._owned[partition].loop.stop()
@@ -182,41 +168,26 @@ class PartitionConsumer:
 
         def acquire(partition: int) -> None:
             nonlocal missing
-            if missing and partition not in self._owned and self._is_time_to_try(partition):
+            failing = self._failing.get(partition)
+            is_time_to_try = failing is None or failing.is_time_to_try()
+            if missing and partition not in self._owned and is_time_to_try:
                 missing -= self._acquire(partition)
 
         for_each_partition(self.topic, self.topic.partitions, acquire)
 
-    def _is_time_to_try(self, partition: int) -> bool:
-        return partition not in self._failing or self._failing[partition].is_time_to_try()
-
-    def _look_up_topic(self) -> None:
-        found = Topics(self.topic.client).open(self.topic.name)
-        if found.layout != self.topic.layout:
-            # As a plain stream the name would be another key.
-            raise TopicError(self.topic.name, "was deleted, or made of a plain stream, while it was consumed")
-        self.topic = found
-
     def _acquire(self, partition: int) -> bool:
-        asked = lease_clock()
-        lease = self._leases.acquire(partition, self.config.consumer_name, self.config.lease_ttl_ms)
-        if lease is None:
+        channel = self._leases.acquire(self.topic, partition)
+        if channel is None:
             return False
-        leased = LeasedPartition(self.topic, self.group, lease, self._leases)
         try:
-            leased.create_group()
+            channel.partition.create_group()
         except QueueError as error:
             # Of this partition alone, as a key of another type: the others go on.
             self._tolerate_failure(partition, error, has_worked=False)
-            self._try(lambda: self._leases.release(lease))
+            self._leases.release(channel)
             return False
-        channel = PartitionChannel(leased, self.config)
-        channel.lease_is_certain_until = self.config.certain_until(asked)
         handling = self._new_handling(before_commit=channel.check_lease)
-        limits = DrainLimits(
-            max_messages=None, idle_ms=None, max_failures=None, batch_size=self.config.batch_size
-        )
-        loop = DrainLoop(channel, handling, limits, gate=self._gate)
+        loop = DrainLoop(channel, handling, self.config.no_limits(), gate=self._gate)
         self._owned.start(Owned(channel, loop), handling)
         return True
 
@@ -238,13 +209,13 @@ class PartitionConsumer:
                     self._fatal = self._fatal or owned.error
 
     def _extra(self, **facts: Any) -> dict[str, Any]:
-        place = {"topic": self.topic.name, "group": self.group, "consumer": self.config.consumer_name}
-        return message_fields(**place, **facts)
+        names = {"topic": self.topic.name, "group": self.group, "consumer": self.config.consumer_name}
+        return message_fields(**names, **facts)
 
     def _shut_down(self) -> None:
         self._owned.stop()
         # First, so that others take at once what is released.
-        self._try(lambda: self._leases.heartbeat(self.config.consumer_name, 0))
+        self._try(lambda: self._leases.store.heartbeat(self.config.consumer_name, 0))
         # Leases are renewed until the last handler has ended: nobody takes over what is about to finish.
         while len(self._owned):
             self._try(lambda: self._owned.renew(self.topic))

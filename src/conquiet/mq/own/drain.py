@@ -13,15 +13,12 @@ from conquiet.consume.handling import Handler, MessageHandling
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.report import DrainReport
 from conquiet.db import Inbox
-from conquiet.errors import ConquietError, PartitionBusyError, QueueError, TopicError
+from conquiet.errors import ConquietError, PartitionBusyError, TopicError
 from conquiet.logs import MessageLog
-from conquiet.mq.clock import lease_clock
 from conquiet.mq.keys import check_topic_part
-from conquiet.mq.metrics import count_acquired
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.config import ConsumerConfig
-from conquiet.mq.own.leases import LeaseStore
-from conquiet.mq.own.partition import LeasedPartition
+from conquiet.mq.own.leasing import ChannelLeases
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.topics import Topic, topic_of
 
@@ -62,35 +59,26 @@ def drain_partition(
         pass
     # Longer than later on: there is no lease yet that has to be renewed.
     move_delayed(topic, budget_s=5.0)
-    leases, asked = LeaseStore(topic, group), lease_clock()
-    lease = leases.acquire(
-        partition, config.consumer_name, config.lease_ttl_ms, replaces=config.take_over_from
-    )
-    if lease is None:
+    leases = ChannelLeases(topic, group, config)
+    channel = leases.acquire(topic, partition)
+    if channel is None:
         raise PartitionBusyError(topic.name, partition=partition, group=group)
-    leased = LeasedPartition(topic, group, lease, leases)
-    count_acquired(*leased.labels)
+    handling = MessageHandling(handler, engine, inbox, before_commit=channel.check_lease)
     try:
-        leased.create_group()
-        channel = PartitionChannel(leased, config)
-        channel.lease_is_certain_until = config.certain_until(asked)
-        handling = MessageHandling(handler, engine, inbox, before_commit=channel.check_lease)
-        with _Renewal(channel, leases, config), handling:
+        channel.partition.create_group()
+        with _Renewal(channel, leases, config.tick_s), handling:
             return DrainLoop(channel, handling, limits).run()
     finally:
-        try:
-            leases.release(lease)
-        except QueueError as error:
-            _log.warning("the lease on %s stays until it expires: %s", leased, error, extra=leased.extra())
+        leases.release(channel)
 
 
 class _Renewal:
     """Renews the lease of one drain in a thread of its own, for as long as the `with` block lasts."""
 
-    def __init__(self, channel: PartitionChannel, leases: LeaseStore, config: ConsumerConfig) -> None:
+    def __init__(self, channel: PartitionChannel, leases: ChannelLeases, every_s: float) -> None:
         self._channel = channel
         self._leases = leases
-        self._config = config
+        self._every_s = every_s
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"conquiet-drain-{channel}", daemon=True)
 
@@ -102,13 +90,10 @@ class _Renewal:
         self._thread.join()
 
     def _run(self) -> None:
-        channel, config = self._channel, self._config
-        while not self._has_ended.wait(config.tick_s):
-            asked = lease_clock()
+        channel = self._channel
+        while not self._has_ended.wait(self._every_s):
             try:
-                in_flight = channel.in_flight.copy().items()
-                is_renewed = self._leases.renew(channel.partition.lease, config.lease_ttl_ms, in_flight)
-                channel.lease_is_certain_until = config.certain_until(asked) if is_renewed else 0.0
+                self._leases.renew(channel)
                 move_delayed(channel.partition.topic)
             except ConquietError as error:
                 # The drain ends by itself when the lease is no longer certain.

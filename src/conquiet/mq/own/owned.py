@@ -12,12 +12,11 @@ from conquiet.consume.engine import DrainLoop
 from conquiet.consume.handling import MessageHandling
 from conquiet.errors import QueueError
 from conquiet.logs import MessageLog, message_fields
-from conquiet.mq.clock import lease_clock
 from conquiet.mq.envelope import MqMessage
-from conquiet.mq.metrics import GaugePart, count_acquired, emit
+from conquiet.mq.metrics import GaugePart, emit
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.config import ConsumerConfig
-from conquiet.mq.own.leases import LeaseStore
+from conquiet.mq.own.leasing import ChannelLeases
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic
 
@@ -43,7 +42,7 @@ class Owned:
 class OwnedPartitions:
     """Starts a thread for each partition, renews the leases, and finds what has ended; used by `run()`."""
 
-    def __init__(self, topic: str, group: str, leases: LeaseStore, config: ConsumerConfig) -> None:
+    def __init__(self, topic: str, group: str, leases: ChannelLeases, config: ConsumerConfig) -> None:
         self._leases = leases
         self._config = config
         self._owned: dict[int, Owned] = {}
@@ -75,12 +74,10 @@ class OwnedPartitions:
 
     def start(self, owned: Owned, handling: MessageHandling) -> None:
         """Begin to work on a partition that has just been acquired."""
-        labels = owned.channel.partition.labels
         owned.thread = threading.Thread(
             target=self._work, args=(owned, handling), name=f"conquiet-{owned.channel}", daemon=True
         )
         self._owned[owned.partition] = owned
-        count_acquired(*labels)
         owned.thread.start()
 
     def stop(self) -> None:
@@ -94,7 +91,8 @@ class OwnedPartitions:
         Raises:
             QueueError: the first failure, after the leases of all others were renewed.
         """
-        for_each_partition(topic, self.numbers, self._renew)
+        channels = {number: self._owned[number].channel for number in self.numbers}
+        for_each_partition(topic, channels, lambda number: self._leases.renew(channels[number]))
 
     def take_ended(self) -> list[Owned]:
         """What has ended since the last call; it is owned no longer."""
@@ -117,13 +115,6 @@ class OwnedPartitions:
         if limit is not None:
             self._overdue_gauge.set(sum(self._is_overdue(owned, limit) for owned in self))
 
-    def _renew(self, partition: int) -> None:
-        channel = self._owned[partition].channel
-        asked = lease_clock()
-        in_flight = channel.in_flight.copy().items()
-        is_renewed = self._leases.renew(channel.partition.lease, self._config.lease_ttl_ms, in_flight)
-        channel.lease_is_certain_until = self._config.certain_until(asked) if is_renewed else 0.0
-
     def _is_overdue(self, owned: Owned, limit_s: float) -> bool:
         attempts = owned.loop.attempts
         msg = attempts.handled
@@ -143,16 +134,7 @@ class OwnedPartitions:
                 owned.loop.run()
             finally:
                 handling.release()
-            self._leases.release(owned.channel.partition.lease)
         except BaseException as error:  # noqa: BLE001 -- read and logged by the thread of run()
             owned.error = error
-            if not isinstance(error, QueueError):
-                # Also one that was lost by our own clock alone; the server refuses if it is another's.
-                self._release(owned)
-
-    def _release(self, owned: Owned) -> None:
-        try:
-            self._leases.release(owned.channel.partition.lease)
-        except QueueError as error:
-            extra = owned.channel.partition.extra()
-            _log.warning("the lease on %s stays until it expires: %s", owned.channel, error, extra=extra)
+        if not isinstance(owned.error, QueueError):
+            self._leases.release(owned.channel)

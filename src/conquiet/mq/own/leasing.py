@@ -1,0 +1,56 @@
+"""ChannelLeases: a partition becomes a channel when its lease is acquired, until the lease is released."""
+
+from __future__ import annotations
+
+import logging
+
+from conquiet.errors import QueueError
+from conquiet.logs import MessageLog
+from conquiet.mq.clock import lease_clock
+from conquiet.mq.metrics import count_acquired
+from conquiet.mq.own.channel import PartitionChannel
+from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.leases import LeaseStore
+from conquiet.mq.own.partition import LeasedPartition
+from conquiet.mq.topics import Topic
+
+_log = MessageLog(logging.getLogger(__name__))
+
+
+class ChannelLeases:
+    """Acquires, renews and releases the partitions of one consumer of one group."""
+
+    def __init__(self, topic: Topic, group: str, config: ConsumerConfig) -> None:
+        self._group = group
+        self._config = config
+        self.store = LeaseStore(topic, group)
+
+    def acquire(self, topic: Topic, partition: int) -> PartitionChannel | None:
+        """The partition; `None` if another consumer has it."""
+        config, asked = self._config, lease_clock()
+        lease = self.store.acquire(
+            partition, config.consumer_name, config.lease_ttl_ms, replaces=config.take_over_from
+        )
+        if lease is None:
+            return None
+        leased = LeasedPartition(topic, self._group, lease, self.store)
+        channel = PartitionChannel(leased, config)
+        channel.lease_is_certain_until = config.certain_until(asked)
+        count_acquired(*leased.labels)
+        return channel
+
+    def renew(self, channel: PartitionChannel) -> None:
+        """Renew the lease, and keep what was read from becoming stale."""
+        asked = lease_clock()
+        in_flight = channel.in_flight.copy().items()
+        is_renewed = self.store.renew(channel.partition.lease, self._config.lease_ttl_ms, in_flight)
+        channel.lease_is_certain_until = self._config.certain_until(asked) if is_renewed else 0.0
+
+    def release(self, channel: PartitionChannel) -> None:
+        """Release the lease, or log why it stays until it expires."""
+        try:
+            # Also one that was lost by our own clock alone; the server refuses if it is another's.
+            self.store.release(channel.partition.lease)
+        except QueueError as error:
+            extra = channel.partition.extra()
+            _log.warning("the lease on %s stays until it expires: %s", channel, error, extra=extra)
