@@ -179,26 +179,27 @@ class Producer:
         ids: list[str] = []
         for start in range(0, len(entries), batch_size):
             batch = entries[start : start + batch_size]
-            replies: Sequence[Added | Exception]
+            replies: Sequence[str | Exception]
             if is_once:
-                replies = send_all_once(topic, batch, self._dedupe_window_ms)
+                added = send_all_once(topic, batch, self._dedupe_window_ms)
+                replies = [one.entry_id if isinstance(one, Added) else one for one in added]
+                pairs = zip(batch, added, strict=True)
+                new = Counter(
+                    entry.partition for entry, one in pairs if isinstance(one, Added) and one.is_new
+                )
             else:
+                new = Counter(entry.partition for entry in batch)
                 with topic.visible("XADD"):
-                    added = add_entries(
+                    replies = add_entries(
                         self._client, [(streams[entry.partition], entry.data) for entry in batch]
                     )
-                replies = [reply if isinstance(reply, Exception) else Added(reply, True) for reply in added]
-            ids += [reply.entry_id for reply in replies if isinstance(reply, Added)]
-            pairs = zip(batch, replies, strict=True)
-            new = Counter(
-                entry.partition for entry, reply in pairs if isinstance(reply, Added) and reply.is_new
-            )
-            for partition, number in new.items():
-                count_produced(name, partition, number)
+            ids += [reply for reply in replies if isinstance(reply, str)]
             for reply in replies:
                 if isinstance(reply, Exception):
                     operation = f"send_many ({len(ids)} of {len(entries)} messages are there)"
                     raise queue_error(operation, reply, stream=name, group=None) from reply
+            for partition, number in new.items():
+                count_produced(name, partition, number)
         return ids
 
     def _open(self, name: str) -> Topic:
