@@ -18,6 +18,7 @@ from conquiet.mq import ConsumerConfig, DeadLetter, MqMessage, Producer, RetryPo
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.own.partition import Batch, LeasedPartition
+from conquiet.mq.scripts import move_due
 from conquiet.queue import open_client
 from tests.crashes.site import Address
 from tests.services import open_engine
@@ -147,11 +148,7 @@ class MqSite:
 
     def move_delayed(self) -> None:
         """Add what is due to its partition, as every consumer of the topic does now and then."""
-        keys = self.topic.keys
-        streams = [keys.stream(partition) for partition in self.topic.partitions]
-        now = "" if self.clock is None else self.clock()
-        all_keys = [keys.delayed(0), keys.delayed_items(0), *streams]
-        self.topic.run("move_due", all_keys, now, 100, *self.topic.partitions)
+        move_due(self.topic, self.topic.partitions, 100, now_ms=None if self.clock is None else self.clock())
 
     def _leases_at(self, clock: Clock | None) -> LeaseStore:
         return self._leases.setdefault(clock, LeaseStore(self.topic, GROUP, now_ms=clock))

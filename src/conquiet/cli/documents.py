@@ -10,8 +10,7 @@ from conquiet.masking import mask
 
 if TYPE_CHECKING:
     from conquiet.mq import DeadLetterRecord
-    from conquiet.mq.look.group_stats import GroupStats
-    from conquiet.mq.look.topic_stats import TopicStats
+    from conquiet.mq.look.stats import GroupStats, TopicStats
 
 
 def topic_document(stats: TopicStats) -> dict[str, Any]:

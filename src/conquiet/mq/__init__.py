@@ -12,6 +12,7 @@ from conquiet.mq.dead_letters.replay import ReplayReport
 from conquiet.mq.envelope import Envelope, MqMessage
 from conquiet.mq.look.admin import MqAdmin
 from conquiet.mq.look.collector import MqCollector
+from conquiet.mq.look.stats import total_backlog
 from conquiet.mq.own.retry import RetryPolicy
 from conquiet.mq.send.partitioners import (
     ConsistentHashPartitioner,
@@ -68,6 +69,7 @@ __all__ = [
     "drain_partition",
     "is_any_due_async",
     "topic_streams_async",
+    "total_backlog",
 ]
 
 

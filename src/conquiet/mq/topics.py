@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from conquiet.arguments import check_positive_int
 from conquiet.errors import QueueError, TopicError
 from conquiet.mq.keys import Layout, RegistryKeys, TopicKeys, check_topic_part
-from conquiet.mq.scripts import run_script
+from conquiet.mq.scripts import create_topic, run_script
 from conquiet.queue.connection import (
     AS_BYTES,
     AsyncClient,
@@ -29,7 +29,7 @@ from conquiet.queue.connection import (
 from conquiet.settings import Settings
 
 #: What create_topic.lua writes of a topic.
-_META = ("partitionCount", "layout", "createdAt", "policies")
+_META = ("partitionCount", "layout", "createdAt", "updatedAt", "policies")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,8 @@ class Topic:
     layout: Layout
     policies: TopicPolicies = TopicPolicies()
     created_at_ms: int | None = None
+    #: When its partitions or policies were last changed.
+    updated_at_ms: int | None = None
 
     @property
     def keys(self) -> TopicKeys:
@@ -72,11 +74,6 @@ class Topic:
         """The numbers of its partitions."""
         return range(self.partition_count)
 
-    def run(self, script: str, keys: list[str], *arguments: Any, group: str | None = None) -> Any:
-        """Run a script of the MQ; a Redis failure is a `QueueError` that names the stream."""
-        with self.visible(script, group=group):
-            return run_script(self.client, script, keys, arguments)
-
     def run_sealed(
         self,
         script: str,
@@ -85,19 +82,8 @@ class Topic:
         seal: Sequence[str | int],
         group: str | None = None,
     ) -> Any:
-        """Run a script whose reply begins with the seal, and return what follows it.
-
-        Raises:
-            QueueError: also if the reply is that of another call. That happens if somebody was interrupted
-                between a request and its reply; idle connections are dropped, as one of them is out of step.
-        """
-        reply = self.run(script, keys, *arguments, group=group)
-        expected = [str(part).encode() for part in seal]
-        if isinstance(reply, list) and reply[: len(expected)] == expected:
-            return reply[len(expected) :]
-        forget_connections(self.client)
-        reason = "the reply was that of another call, which was interrupted before it could read it"
-        raise QueueError(script, stream=self.name, group=group, reason=reason)
+        """As `run_script`."""
+        return run_script(self, script, keys, arguments, group=group, seal=seal)
 
     def call(self, *command: Any, group: str | None = None, **options: Any) -> Any:
         """Run one Redis command; a Redis failure is a `QueueError` that names the topic."""
@@ -158,7 +144,7 @@ class Topics:
         if reply == [None] * len(_META):
             return Topic(client=self._client, name=name, partition_count=1, layout="legacy")
         try:
-            count, layout, created_at, policies = reply
+            count, layout, created_at, updated_at, policies = reply
             return Topic(
                 client=self._client,
                 name=name,
@@ -166,6 +152,7 @@ class Topics:
                 layout=layout.decode(),
                 policies=TopicPolicies(**json.loads(policies or "{}")),
                 created_at_ms=int(created_at),
+                updated_at_ms=None if updated_at is None else int(updated_at),
             )
         except (AttributeError, TypeError, ValueError) as error:
             forget_connections(self._client)
@@ -217,29 +204,24 @@ class Topics:
         if topic.layout == "legacy":
             raise TopicError(name, "is not there; a plain stream is deleted with DEL")
         with visible_errors("delete", stream=name, group=None):
-            groups = _groups_of(topic)
+            keys = _all_keys(topic)
             self._client.srem(self._keys.registry, name)
-            for key in _all_keys(topic, groups):
+            for key in keys:
                 self._client.delete(key)
             # Last: until then a second call knows how many partitions there are.
             self._client.delete(self._keys.partitions(name), self._keys.meta(name))
 
-    def _write(self, name: str, partitions: int, policies: TopicPolicies | None, mode: str) -> Topic:
+    def _write(
+        self, name: str, partitions: int, policies: TopicPolicies | None, mode: Literal["create", "grow"]
+    ) -> Topic:
         check_topic_part("topic", name)
         check_positive_int("partitions", partitions)
-        layout: Layout = "hashed" if self._is_cluster else "plain"
-        keys = TopicKeys(name, layout)
+        keys = TopicKeys(name, "hashed" if self._is_cluster else "plain")
         encoded = "" if policies is None else json.dumps(asdict(policies))
-        streams = [keys.stream(partition) for partition in range(partitions)]
-        arguments = [name, "", layout, encoded, mode, *streams]
-        with visible_errors(mode, stream=name, group=None):
-            all_keys = [self._keys.registry, self._keys.meta(name), self._keys.partitions(name)]
-            _, count = run_script(self._client, "create_topic", all_keys, arguments)
-        return (
-            self.open(name)
-            if count
-            else Topic(client=self._client, name=name, partition_count=0, layout=layout)
-        )
+        count = create_topic(self._client, self._keys, keys, partitions, policies=encoded, mode=mode)
+        if count:
+            return self.open(name)
+        return Topic(client=self._client, name=name, partition_count=0, layout=keys.layout)
 
 
 def name_of(topic: Topic | str) -> str:
@@ -304,40 +286,35 @@ async def is_any_due_async(client: AsyncClient, keys: Sequence[str]) -> bool:
     return False
 
 
-def _groups_of(topic: Topic) -> set[str]:
+def _all_keys(topic: Topic) -> set[str]:
+    keys, client = topic.keys, topic.client
     groups: set[str] = set()
+    found: set[str] = set()
     for partition in topic.partitions:
+        found |= {keys.stream(partition), keys.dead_letters(partition), keys.replayed(partition)}
+        found |= {keys.delayed(partition), keys.delayed_items(partition), keys.groups(partition)}
+        found |= {keys.deduped(partition), keys.deduped_until(partition)}
         # A group that was deleted keeps its epochs; one that never owned a partition is in the stream alone.
-        with _whatever_it_is():
-            groups |= {_text(name) for name in topic.client.smembers(topic.keys.groups(partition))}
-        with _whatever_it_is():
-            infos = topic.client.xinfo_groups(topic.keys.stream(partition))
-            groups |= {_text(info["name"]) for info in infos}
-    return groups
+        # A key that is missing, or of another type, has no groups and is deleted all the same.
+        with _ignoring("WRONGTYPE"):
+            groups |= {_text(name) for name in client.smembers(keys.groups(partition))}
+        with _ignoring("WRONGTYPE", "no such key"):
+            groups |= {_text(info["name"]) for info in client.xinfo_groups(keys.stream(partition))}
+    for group in groups:
+        found.add(keys.members(group))
+        for partition in topic.partitions:
+            found |= {keys.lease(group, partition), keys.epoch(group, partition)}
+            found |= {keys.waiting(group, partition), keys.failures(group, partition)}
+    return found
 
 
 @contextmanager
-def _whatever_it_is() -> Iterator[None]:
-    # No such key, or one that somebody else made of another type: it is deleted all the same.
+def _ignoring(*replies: str) -> Iterator[None]:
     try:
         yield
     except ResponseError as error:
-        if not str(error).startswith(("WRONGTYPE", "no such key")):
+        if not str(error).startswith(replies):
             raise
-
-
-def _all_keys(topic: Topic, groups: set[str]) -> set[str]:
-    keys = topic.keys
-    found = set()
-    for partition in topic.partitions:
-        found |= {keys.stream(partition), keys.dead_letters(partition)}
-        found |= {keys.delayed(partition), keys.delayed_items(partition)}
-        found |= {keys.deduped(partition), keys.deduped_until(partition), keys.groups(partition)}
-        found.add(keys.replayed(partition))
-        for group in groups:
-            found |= {keys.lease(group, partition), keys.epoch(group, partition), keys.members(group)}
-            found |= {keys.waiting(group, partition), keys.failures(group, partition)}
-    return found
 
 
 def _text(value: bytes | str) -> str:

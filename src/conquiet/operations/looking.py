@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from conquiet.mq.dead_letters.letters import DeadLetters
 from conquiet.mq.look.admin import MqAdmin
-from conquiet.mq.look.group_stats import GroupStats
+from conquiet.mq.look.stats import GroupStats
 from conquiet.mq.topics import Topics
 from conquiet.operations.facts import GroupFacts, ServerFacts, TopicFacts
 from conquiet.queue import Client, ConsumerBacklog

@@ -6,6 +6,7 @@ import re
 import uuid
 from dataclasses import dataclass
 
+from conquiet.mq import scripts
 from conquiet.mq.dead_letters.record import DeadLetterRecord
 from conquiet.mq.dead_letters.streams import DeadLetterStreams
 from conquiet.mq.envelope import Envelope
@@ -62,22 +63,31 @@ class Replay:
 
     def _exchange(self, letter: DeadLetterRecord, envelope: Envelope) -> str | None:
         letters, letter_id = self._streams.place_of(letter)
-        keys, partition = self._topic.keys, envelope.partition
-        used = [letters, keys.stream(partition), keys.replayed(partition)]
         if not self._is_in_place:
             if self.is_dry_run:
                 return letter_id
             # A plain stream's message that was sent without an envelope is added without one.
             is_bare = self._topic.layout == "legacy" and not envelope.id
             data = encode_payload(envelope.payload) if is_bare else envelope.encode()
-            added: bytes | None = self._topic.run("replay", used, letter_id, data, self._caller)
-            return None if added is None else added.decode()
+            return scripts.replay(
+                self._topic,
+                letters,
+                letter_id,
+                partition=envelope.partition,
+                data=data,
+                caller=self._caller,
+            )
         group, entry_id = letter.group or "", letter.original_id or ""
         if not _ENTRY_ID.fullmatch(entry_id):
             raise letter.refusal("it does not say which entry it is of")
-        used += [keys.lease(group, partition), keys.waiting(group, partition)]
-        arguments = (letter_id, entry_id, group, self._caller, int(self.is_dry_run))
-        state = self._topic.run("replay_in_place", used, *arguments, group=group).decode()
+        state = scripts.replay_in_place(
+            self._topic,
+            letter_id,
+            group=group,
+            entry_id=entry_id,
+            caller=self._caller,
+            dry_run=self.is_dry_run,
+        )
         copy = "to_all_groups adds a copy of it, which every group is given"
         if state == "trimmed":
             raise letter.refusal(f"its entry {entry_id} was trimmed from the stream; {copy}")

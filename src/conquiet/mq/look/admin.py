@@ -1,4 +1,4 @@
-"""MqAdmin: look at topics and groups, and mend them; without SCAN, and every look without side effects."""
+"""MqAdmin: statistics of topics and groups, and changes to them; without SCAN."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ from conquiet.mq.look.group_changes import (
     prune_consumers,
     reset_group,
 )
-from conquiet.mq.look.group_stats import GroupStats, group_marks, group_names, group_stats, partitions_with
-from conquiet.mq.look.ownership import GroupOwners, group_owners
+from conquiet.mq.look.owners import GroupOwners, group_owners
 from conquiet.mq.look.pending import PendingPage, PendingQuery, PendingSort, pending_page
 from conquiet.mq.look.retention import PartitionTrim, Retention, trim_partition
-from conquiet.mq.look.topic_stats import TopicStats, topic_stats
+from conquiet.mq.look.stats import (
+    GroupStats,
+    TopicStats,
+    group_marks,
+    group_names,
+    group_stats,
+    partitions_with,
+    topic_stats,
+)
 from conquiet.mq.topics import Topic, Topics, name_of
 from conquiet.queue.connection import Client
 
 
 class MqAdmin:
-    """The operator's view of one server or cluster; holds nothing, so every call tells what is so now.
+    """The operator's view of one server or cluster; keeps no state, so every call reads what is there now.
 
     Raises:
-        QueueError: of every method, if Redis failed; nothing is taken for empty because it could not be read.
+        QueueError: of every method, if Redis failed; what could not be read never counts as empty.
         TopicError: of every method, if the topic or the group is not there.
     """
 
@@ -41,7 +48,7 @@ class MqAdmin:
         return topic_stats(self._open(topic))
 
     def groups(self, topic: Topic | str, *, count_limit: int = 1_000) -> list[GroupStats]:
-        """Every group of a topic: pending, lag and ages, per partition and in sum.
+        """Every group of a topic: pending, lag and ages, per partition and in total.
 
         Args:
             count_limit: where the server does not know the lag, it is counted up to this and else unknown.
@@ -67,17 +74,17 @@ class MqAdmin:
         return pending_page(opened, group, partitions_with(opened, group), query)
 
     def owners(self, topic: Topic | str, group: str) -> GroupOwners:
-        """Who owns which partition since when, and who is alive; a group nobody joined has no owners."""
+        """Which consumers own which partition since when, and which are alive."""
         return group_owners(self._open(topic), group)
 
     def reset_group(
         self, topic: Topic | str, group: str, to: str | int, *, dry_run: bool = True, count_limit: int = 1_000
     ) -> tuple[PartitionReset, ...]:
-        """Let the group go on from another place, and tell what that means; what is pending stays pending.
+        """Let the group go on from another place, and return what that means; what is pending stays pending.
 
         Args:
             to: "start", "end", an entry id or a time in ms; the next message is the first at or after it.
-            dry_run: only tell, which is the default.
+            dry_run: change nothing, which is the default.
             count_limit: messages given again or skipped are counted up to this, and else `None`.
         """
         check_positive_int("count_limit", count_limit)

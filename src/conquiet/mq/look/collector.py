@@ -1,9 +1,10 @@
-"""MqCollector: lag, pending and dead letters for Prometheus, asked for only when scraped."""
+"""MqCollector: lag, pending and dead letters for Prometheus, read only when scraped."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -11,8 +12,7 @@ from prometheus_client.registry import Collector
 from conquiet.errors import QueueError, TopicError
 from conquiet.mq.dead_letters.letters import DeadLetters
 from conquiet.mq.look.admin import MqAdmin
-from conquiet.mq.look.group_stats import GroupStats
-from conquiet.mq.look.ownership import GroupOwners, group_owners
+from conquiet.mq.look.owners import group_owners
 from conquiet.mq.topics import Topic, Topics, name_of
 from conquiet.queue.connection import Client
 
@@ -26,7 +26,7 @@ _GAUGES = {
     "conquiet_mq_pending": ("Messages delivered and not settled.", _PLACE),
     "conquiet_mq_oldest_pending_age_seconds": ("Age of the oldest pending message.", _PLACE),
     "conquiet_mq_oldest_undelivered_age_seconds": ("Age of the oldest undelivered message.", _PLACE),
-    "conquiet_mq_partition_owned": ("Whether a consumer holds the lease, 1 or 0.", _PLACE),
+    "conquiet_mq_partition_owned": ("Whether a consumer owns the partition, 1 or 0.", _PLACE),
     "conquiet_mq_members": ("Consumers of the group that are alive.", ("topic", "group")),
 }
 
@@ -34,31 +34,34 @@ _Families = dict[str, GaugeMetricFamily]
 
 
 class MqCollector(Collector):
-    """Register it with a Prometheus registry; each scrape asks Redis, and nothing is asked in between.
+    """Register it with a Prometheus registry; Redis is read at each scrape, and never in between.
 
-    With Redis away, or a topic that cannot be read, `conquiet_mq_up` is 0 and there is no other figure: some
-    of them would look like all.
+    If Redis or a topic cannot be read, `conquiet_mq_up` is 0 and there is no other figure: some of them would
+    look like all.
     """
 
     def __init__(
         self, client: Client, topics: Sequence[Topic | str] | None = None, *, count_limit: int = 1_000
     ) -> None:
-        """Look at these topics, or at every one in the registry."""
+        """Collect figures of these topics, or of every one in the registry."""
         self._client = client
         self._names = None if topics is None else [name_of(topic) for topic in topics]
         self._count_limit = count_limit
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The names alone, so that registering asks nothing."""
+        """The names alone, so that registering reads nothing."""
         yield _up()
         yield from _families().values()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Ask Redis; never raises what Redis did."""
+        """Read Redis; a Redis failure is logged, never raised."""
         families = _families()
         up = _up()
         try:
-            self._look(families)
+            for name in Topics(self._client).names() if self._names is None else self._names:
+                # Not created yet, or deleted meanwhile: there are no figures.
+                with suppress(TopicError):
+                    self._add_topic(families, name)
         except QueueError as error:
             _log.warning("the MQ's figures could not be collected: %s", error)
             up.add_metric((), 0)
@@ -68,48 +71,35 @@ class MqCollector(Collector):
         yield up
         yield from families.values()
 
-    def _look(self, families: _Families) -> None:
+    def _add_topic(self, families: _Families, name: str) -> None:
         admin = MqAdmin(self._client)
-        topics = Topics(self._client)
-        for name in topics.names() if self._names is None else self._names:
-            try:
-                stats = admin.topic(name)
-                groups = admin.groups(name, count_limit=self._count_limit)
-                opened = topics.open(name)
-                letters = DeadLetters(opened).count()
-            except TopicError:
-                # Not created yet, or deleted meanwhile: there is nothing to tell.
+        topic = Topics(self._client).open(name)
+        lengths = admin.topic(name).lengths
+        groups = admin.groups(name, count_limit=self._count_limit)
+        letters = DeadLetters(topic).count()
+        for partition, length in enumerate(lengths):
+            families["conquiet_mq_topic_length"].add_metric((name, str(partition)), length)
+        families["conquiet_mq_dead_letters"].add_metric((name,), letters)
+        for group in groups:
+            for part in group.partitions:
+                figures = {
+                    "conquiet_mq_lag": part.lag,
+                    "conquiet_mq_pending": part.pending,
+                    "conquiet_mq_oldest_pending_age_seconds": _seconds(part.oldest_pending_age_ms),
+                    "conquiet_mq_oldest_undelivered_age_seconds": _seconds(part.oldest_undelivered_age_ms),
+                }
+                for metric, figure in figures.items():
+                    if figure is not None:
+                        families[metric].add_metric((name, str(part.partition), group.group), figure)
+            owners = group_owners(topic, group.group)
+            has_owner = any(lease.owner is not None for lease in owners.partitions)
+            if topic.layout == "legacy" and not has_owner and not owners.members:
+                # A plain stream may well be consumed by plain queues, which need no leases.
                 continue
-            for partition, length in enumerate(stats.lengths):
-                families["conquiet_mq_topic_length"].add_metric((name, str(partition)), length)
-            families["conquiet_mq_dead_letters"].add_metric((name,), letters)
-            for group in groups:
-                _add_group(families, group)
-                _add_owners(families, group, group_owners(opened, group.group), opened.layout)
-
-
-def _add_group(families: _Families, group: GroupStats) -> None:
-    for backlog in group.partitions:
-        figures = {
-            "conquiet_mq_lag": backlog.lag,
-            "conquiet_mq_pending": backlog.pending,
-            "conquiet_mq_oldest_pending_age_seconds": _seconds(backlog.oldest_pending_age_ms),
-            "conquiet_mq_oldest_undelivered_age_seconds": _seconds(backlog.oldest_undelivered_age_ms),
-        }
-        for metric, figure in figures.items():
-            if figure is not None:
-                families[metric].add_metric((group.topic, str(backlog.partition), group.group), figure)
-
-
-def _add_owners(families: _Families, group: GroupStats, owners: GroupOwners, layout: str) -> None:
-    has_owner = any(lease.owner is not None for lease in owners.partitions)
-    if layout == "legacy" and not has_owner and not owners.members:
-        # A plain stream may well be consumed by plain queues, which need no leases.
-        return
-    for lease in owners.partitions:
-        place = (group.topic, str(lease.partition), group.group)
-        families["conquiet_mq_partition_owned"].add_metric(place, int(lease.owner is not None))
-    families["conquiet_mq_members"].add_metric((group.topic, group.group), len(owners.members))
+            for lease in owners.partitions:
+                labels = (name, str(lease.partition), group.group)
+                families["conquiet_mq_partition_owned"].add_metric(labels, int(lease.owner is not None))
+            families["conquiet_mq_members"].add_metric((name, group.group), len(owners.members))
 
 
 def _seconds(milliseconds: int | None) -> float | None:

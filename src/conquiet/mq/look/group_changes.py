@@ -1,4 +1,4 @@
-"""What an operator does to a group: move it, prune its consumers, delete it."""
+"""Changes to a group: move it, prune its consumers, delete it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conquiet.errors import TopicError
+from conquiet.mq import scripts
 from conquiet.mq.clock import server_ms
-from conquiet.mq.look.group_stats import partitions_with
-from conquiet.mq.look.ownership import live_members
+from conquiet.mq.look.owners import live_members
+from conquiet.mq.look.stats import partitions_with
 from conquiet.mq.positions import Position
 from conquiet.mq.send.delayed import copies_for, forget
 from conquiet.mq.topics import Topic
@@ -42,25 +43,33 @@ def reset_group(
 ) -> tuple[PartitionReset, ...]:
     """Move the group in every partition that has messages; `to` as `MqAdmin.reset_group` says."""
     partitions_with(topic, group)
-    after = _id_before(to)
-    resets = []
+    after, resets = _id_before(to), []
     for partition in topic.partitions:
-        keys = [topic.keys.stream(partition)]
-        reply = topic.run("reset_group", keys, group, after, int(dry_run), count_limit, group=group)
-        if reply is not None:
-            resets.append(_partition_reset(partition, *reply))
+        moved = scripts.reset_group(
+            topic, partition, group, after=after, dry_run=dry_run, count_limit=count_limit
+        )
+        if moved is not None:
+            last_id, new_last_id, again, skipped = moved
+            resets.append(
+                PartitionReset(
+                    partition=partition,
+                    last_delivered_id=last_id,
+                    new_last_delivered_id=new_last_id,
+                    delivered_again=again,
+                    skipped=skipped,
+                )
+            )
     return tuple(resets)
 
 
 def prune_consumers(topic: Topic, group: str, *, dry_run: bool) -> tuple[PrunedConsumer, ...]:
     """Delete consumers with nothing pending that are neither members nor owners."""
     members = [member.name for member in live_members(topic, group, server_ms(topic))]
-    pruned = []
-    for partition in partitions_with(topic, group):
-        keys = [topic.keys.stream(partition), topic.keys.lease(group, partition)]
-        names = topic.run("prune_consumers", keys, group, int(dry_run), *members, group=group)
-        pruned += [PrunedConsumer(partition=partition, name=name.decode()) for name in names]
-    return tuple(pruned)
+    return tuple(
+        PrunedConsumer(partition=partition, name=name)
+        for partition in partitions_with(topic, group)
+        for name in scripts.prune_consumers(topic, partition, group, members=members, dry_run=dry_run)
+    )
 
 
 def delete_group(topic: Topic, group: str, *, force: bool) -> None:
@@ -72,26 +81,21 @@ def delete_group(topic: Topic, group: str, *, force: bool) -> None:
     partitions = partitions_with(topic, group)
     copies = copies_for(topic, group)
     if not force:
-        _refuse_live(topic, group)
-        waiting = sum(map(len, copies.values()))
-        if waiting:
+        members = live_members(topic, group, server_ms(topic))
+        if members:
+            names = ", ".join(member.name for member in members)
+            reason = f"{names} work for it; stop them, or use force"
+            raise TopicError(topic.name, f"keeps its group {group!r}: {reason}")
+        if copies:
+            waiting = sum(map(len, copies.values()))
             raise _kept(topic, group, f"{waiting} messages wait as copies for their retry")
         # All of them before the first is deleted: a group that is kept is kept as it is.
         _delete_from(topic, group, partitions, "look")
-    # Before the group itself: whoever calls again after a failure in between finds the group.
-    for partition, names in copies.items():
-        forget(topic, partition, names)
+    # Before the group itself: a second call after a failure in between finds the group.
+    for partition, names_of_copies in copies.items():
+        forget(topic, partition, names_of_copies)
     _delete_from(topic, group, partitions, "force" if force else "delete")
     topic.call("DEL", topic.keys.members(group), group=group)
-
-
-def _refuse_live(topic: Topic, group: str) -> None:
-    members = live_members(topic, group, server_ms(topic))
-    if members:
-        names = ", ".join(member.name for member in members)
-        raise TopicError(
-            topic.name, f"keeps its group {group!r}: {names} work for it; stop them, or use force"
-        )
 
 
 def _delete_from(
@@ -100,32 +104,16 @@ def _delete_from(
     # Of one server all at once; on a cluster each partition has a slot of its own.
     together = [[partition] for partition in partitions] if topic.layout == "hashed" else [partitions]
     for some in together:
-        keys = [key for partition in some for key in _keys_of(topic, group, partition)]
-        numbers = topic.run("delete_group", keys, group, mode, group=group)
+        numbers = scripts.delete_group(topic, some, group, mode)
         for partition, number in zip(some, numbers, strict=True):
             if number and mode != "force":
                 raise _kept(topic, group, f"{number} messages of partition {partition} are pending")
-
-
-def _keys_of(topic: Topic, group: str, partition: int) -> tuple[str, str, str, str]:
-    keys, place = topic.keys, (group, partition)
-    return keys.stream(partition), keys.lease(*place), keys.waiting(*place), keys.failures(*place)
 
 
 def _kept(topic: Topic, group: str, why: str) -> TopicError:
     return TopicError(
         topic.name,
         f"keeps its group {group!r}: {why} and would never be handled; settle them, or use force",
-    )
-
-
-def _partition_reset(partition: int, before: bytes, after: bytes, again: int, skipped: int) -> PartitionReset:
-    return PartitionReset(
-        partition=partition,
-        last_delivered_id=before.decode(),
-        new_last_delivered_id=after.decode(),
-        delivered_again=None if again < 0 else again,
-        skipped=None if skipped < 0 else skipped,
     )
 
 

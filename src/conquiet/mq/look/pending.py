@@ -1,4 +1,4 @@
-"""The pending browser: what a group was given and has not settled, merged over partitions, read-only."""
+"""Pending entries: what a group was given and has not settled, merged over partitions, read-only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conquiet.mq.topics import Topic
 
 PendingSort = Literal["id", "idle", "deliveries"]
 
-#: Entries that are looked at to find the most idle or the most delivered ones: Redis has no index for that.
+#: Entries that are read to find the most idle or the most delivered ones: Redis has no index for that.
 _MAX_SORTED = 10_000
 _PAGE = 500
 
@@ -30,6 +30,11 @@ class PendingEntry:
     idle_ms: int
     deliveries: int
 
+    @property
+    def position(self) -> Position:
+        """Its place in the order of all partitions."""
+        return Position.of(self.id.encode(), self.partition)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingPage:
@@ -39,7 +44,7 @@ class PendingPage:
     #: For the next page, `None` at the end. By id it neither skips nor repeats; in the other orders a list
     #: that changes meanwhile moves under it.
     cursor: str | None
-    #: Whether every pending entry was considered; sorting looks at 10,000 at most.
+    #: Whether every pending entry was considered; sorting reads 10,000 at most.
     is_complete: bool = True
 
 
@@ -61,67 +66,45 @@ class PendingQuery:
 
 def pending_page(topic: Topic, group: str, partitions: Collection[int], query: PendingQuery) -> PendingPage:
     """One page of the group's pending entries in these partitions."""
-    look = _Look(topic, group, query.min_idle_ms)
-    return (
-        _page_by_id(look, partitions, query) if query.sort == "id" else _page_sorted(look, partitions, query)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    topic: Topic
-    group: str
-    min_idle_ms: int
-
-    def entries(self, partition: int, start: str = "-") -> Iterator[PendingEntry]:
-        stream = self.topic.keys.stream(partition)
-        idle = ("IDLE", self.min_idle_ms) if self.min_idle_ms else ()
-        while True:
-            command = ("XPENDING", stream, self.group, *idle, start, "+", _PAGE)
-            rows = self.topic.call(*command, group=self.group, parse_detail=True)
-            for row in rows:
-                yield PendingEntry(
-                    partition=partition,
-                    id=row["message_id"].decode(),
-                    consumer=row["consumer"].decode(),
-                    idle_ms=row["time_since_delivered"],
-                    deliveries=row["times_delivered"],
-                )
-            if len(rows) < _PAGE:
-                return
-            start = f"({rows[-1]['message_id'].decode()}"
-
-
-def _page_by_id(look: _Look, partitions: Collection[int], query: PendingQuery) -> PendingPage:
-    after = None if query.cursor is None else Position.parse(query.cursor)
-    streams = [
-        look.entries(partition, "-" if after is None else after.start_in(partition))
-        for partition in partitions
-    ]
-    entries = tuple(islice(merge(*streams, key=_position), query.limit))
-    return PendingPage(
-        entries=entries, cursor=str(_position(entries[-1])) if len(entries) == query.limit else None
-    )
-
-
-def _page_sorted(look: _Look, partitions: Collection[int], query: PendingQuery) -> PendingPage:
+    if query.sort == "id":
+        after = None if query.cursor is None else Position.parse(query.cursor)
+        streams = [
+            _entries(topic, group, partition, query, "-" if after is None else after.start_in(partition))
+            for partition in partitions
+        ]
+        entries = tuple(islice(merge(*streams, key=lambda entry: entry.position), query.limit))
+        is_full = len(entries) == query.limit
+        return PendingPage(entries=entries, cursor=str(entries[-1].position) if is_full else None)
     share = max(1, _MAX_SORTED // len(partitions))
     found: list[PendingEntry] = []
     is_complete = True
     for partition in partitions:
-        some = list(islice(look.entries(partition), share + 1))
+        some = list(islice(_entries(topic, group, partition, query), share + 1))
         is_complete = is_complete and len(some) <= share
         found += some[:share]
     by_idle = query.sort == "idle"
-    found.sort(key=lambda entry: (-(entry.idle_ms if by_idle else entry.deliveries), _position(entry)))
+    found.sort(key=lambda entry: (-(entry.idle_ms if by_idle else entry.deliveries), entry.position))
     begin = int(query.cursor or 0)
     end = begin + query.limit
-    return PendingPage(
-        entries=tuple(found[begin:end]),
-        cursor=str(end) if end < len(found) else None,
-        is_complete=is_complete,
-    )
+    cursor = str(end) if end < len(found) else None
+    return PendingPage(entries=tuple(found[begin:end]), cursor=cursor, is_complete=is_complete)
 
 
-def _position(entry: PendingEntry) -> Position:
-    return Position.of(entry.id.encode(), entry.partition)
+def _entries(
+    topic: Topic, group: str, partition: int, query: PendingQuery, start: str = "-"
+) -> Iterator[PendingEntry]:
+    idle = ("IDLE", query.min_idle_ms) if query.min_idle_ms else ()
+    while True:
+        command = ("XPENDING", topic.keys.stream(partition), group, *idle, start, "+", _PAGE)
+        rows = topic.call(*command, group=group, parse_detail=True)
+        for row in rows:
+            yield PendingEntry(
+                partition=partition,
+                id=row["message_id"].decode(),
+                consumer=row["consumer"].decode(),
+                idle_ms=row["time_since_delivered"],
+                deliveries=row["times_delivered"],
+            )
+        if len(rows) < _PAGE:
+            return
+        start = f"({rows[-1]['message_id'].decode()}"

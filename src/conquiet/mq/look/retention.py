@@ -6,18 +6,18 @@ import logging
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import count
 
 from conquiet.arguments import check_non_negative_int
 from conquiet.errors import QueueError, TopicError
 from conquiet.logs import MessageLog, message_fields
-from conquiet.mq.look.group_stats import group_marks, group_names
+from conquiet.mq import scripts
+from conquiet.mq.look.stats import group_marks, group_names
 from conquiet.mq.metrics import emit
 from conquiet.mq.topics import Topic
 
 #: Entries that one script removes: the server does nothing else meanwhile.
 _CHUNK = 500
-#: Of one partition by its owner, who must renew its leases meanwhile.
+#: Of one partition by its owner, which must renew its leases meanwhile.
 _STEPS_IN_A_ROUND = 40
 
 _log = MessageLog(logging.getLogger(__name__))
@@ -40,7 +40,7 @@ class PartitionTrim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What a trim keeps: whatever one of the two wants kept, and whatever some group has not finished."""
+    """What a trim keeps: what either of the two keeps, and what some group has not finished."""
 
     length: int | None = None
     age_ms: int | None = None
@@ -72,7 +72,7 @@ class Trimmer:
         self._next_round = 0.0
 
     def trim(self, topic: Topic, partitions: Collection[int]) -> None:
-        """Trim if the policy wants it and it is time; a failure is logged, and the next round tries again."""
+        """Trim if the policy says so and it is time; a failure is logged, and the next round tries again."""
         every_s = topic.policies.trim_every_s
         if every_s is None or not partitions or time.monotonic() < self._next_round:
             return
@@ -80,11 +80,11 @@ class Trimmer:
         try:
             retention, groups = Retention.of_policies(topic), group_names(group_marks(topic))
             for partition in partitions:
-                done = trim_partition(topic, partition, retention, groups, max_steps=_STEPS_IN_A_ROUND)
-                emit("conquiet_mq_trimmed_total", done.removed, topic.name, str(partition))
+                trim = trim_partition(topic, partition, retention, groups, max_steps=_STEPS_IN_A_ROUND)
+                emit("conquiet_mq_trimmed_total", trim.removed, topic.name, str(partition))
         except QueueError as error:
-            told = message_fields(topic=topic.name)
-            _log.warning("topic %r could not be trimmed: %s", topic.name, error, extra=told)
+            fields = message_fields(topic=topic.name)
+            _log.warning("topic %r could not be trimmed: %s", topic.name, error, extra=fields)
 
 
 def trim_partition(
@@ -97,15 +97,18 @@ def trim_partition(
     dry_run: bool = False,
 ) -> PartitionTrim:
     """Trim one partition in bounded steps, given all groups of the topic; with `dry_run` only count."""
-    length = "" if retention.length is None else retention.length
-    age_ms = "" if retention.age_ms is None else retention.age_ms
-    keys = [topic.keys.stream(partition)]
-    arguments = (length, age_ms, "", _MAX_COUNTED if dry_run else _CHUNK, int(dry_run), *groups)
-    removed, missing, has_more = 0, [], 0
-    for number in count(1):
-        step, has_more, missing = topic.run_sealed("trim", keys, *arguments, seal=keys)
-        removed += step
-        if dry_run or not has_more or number == max_steps:
+    removed = steps = 0
+    while True:
+        removed_now, has_more, missing = scripts.trim(
+            topic,
+            partition,
+            groups,
+            length=retention.length,
+            age_ms=retention.age_ms,
+            limit=_MAX_COUNTED if dry_run else _CHUNK,
+            dry_run=dry_run,
+        )
+        removed, steps = removed + removed_now, steps + 1
+        if dry_run or not has_more or steps == max_steps:
             break
-    names = tuple(name.decode() for name in missing)
-    return PartitionTrim(partition=partition, removed=removed, missing_groups=names, has_more=bool(has_more))
+    return PartitionTrim(partition=partition, removed=removed, missing_groups=missing, has_more=has_more)

@@ -1,19 +1,46 @@
-"""The Lua scripts of the MQ, each called through one typed function of the module that owns its keys."""
+"""The Lua scripts of the MQ, each behind one typed function that gives it its KEYS and ARGV.
+
+Whatever Redis raises is a `QueueError` that names the topic.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from itertools import repeat
+from typing import Any, Literal, NamedTuple, Protocol
 
-from conquiet.queue.connection import Client
+from conquiet.errors import QueueError
+from conquiet.mq.keys import RegistryKeys, TopicKeys
+from conquiet.queue.connection import Client, forget_connections, visible_errors
 from conquiet.queue.lua import Argument, LuaScript
 
 
-def run_script(client: Client, name: str, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
-    """Run `name`.lua behind fence.lua and return its reply as bytes."""
-    return script(name).run(client, keys, arguments)
+class ScriptTopic(Protocol):
+    """What a script needs of a topic."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def client(self) -> Client: ...
+    @property
+    def keys(self) -> TopicKeys: ...
+
+
+class OnceEntry(NamedTuple):
+    """One entry to add; without a dedupe id it is added whatever was added before."""
+
+    partition: int
+    dedupe_id: str | None
+    data: bytes
+
+
+class Added(NamedTuple):
+    """The entry of a message; not new if its dedupe id was added before."""
+
+    entry_id: str
+    is_new: bool
 
 
 @cache
@@ -21,3 +48,203 @@ def script(name: str) -> LuaScript:
     """The script `name`.lua behind fence.lua, read once."""
     folder = files(__name__)
     return LuaScript(folder.joinpath("fence.lua").read_bytes() + folder.joinpath(f"{name}.lua").read_bytes())
+
+
+def run_script(
+    topic: ScriptTopic,
+    name: str,
+    keys: Sequence[str],
+    arguments: Sequence[Argument],
+    *,
+    group: str | None = None,
+    seal: Sequence[str | int] = (),
+) -> Any:
+    """Run a script; of a reply that begins with a seal, return what follows it.
+
+    Raises:
+        QueueError: also if the reply is that of another call. That happens if another call was interrupted
+            between its request and its reply; idle connections are dropped, as one of them is out of step.
+    """
+    with visible_errors(name, stream=topic.name, group=group):
+        reply = script(name).run(topic.client, keys, arguments)
+    if not seal:
+        return reply
+    expected = [str(part).encode() for part in seal]
+    if isinstance(reply, list) and reply[: len(expected)] == expected:
+        return reply[len(expected) :]
+    forget_connections(topic.client)
+    reason = "the reply was that of another call, which was interrupted before it could read it"
+    raise QueueError(name, stream=topic.name, group=group, reason=reason)
+
+
+def create_topic(
+    client: Client,
+    registry: RegistryKeys,
+    keys: TopicKeys,
+    partitions: int,
+    *,
+    policies: str,
+    mode: Literal["create", "grow"],
+) -> int:
+    """Create or grow a topic; returns how many partitions it has now, 0 if there is nothing to grow."""
+    name = keys.topic
+    used = [registry.registry, registry.meta(name), registry.partitions(name)]
+    streams = [keys.stream(partition) for partition in range(partitions)]
+    with visible_errors(mode, stream=name, group=None):
+        reply = script("create_topic").run(client, used, [name, "", keys.layout, policies, mode, *streams])
+    return int(reply[1])
+
+
+def send_once(topic: ScriptTopic, entry: OnceEntry, window_ms: int) -> Added:
+    """Add one entry, unless its dedupe id was added within the window."""
+    reply = run_script(topic, "send_once", *_send_once_call(topic, [entry], window_ms))
+    return Added(reply[0].decode(), bool(reply[1]))
+
+
+def send_all_once(
+    topic: ScriptTopic, entries: Sequence[OnceEntry], window_ms: int
+) -> list[Added | Exception]:
+    """Add entries in order, in one round trip; each entry of a partition that failed has its error."""
+    by_partition: dict[int, list[OnceEntry]] = {}
+    for entry in entries:
+        by_partition.setdefault(entry.partition, []).append(entry)
+    calls = [_send_once_call(topic, some, window_ms) for some in by_partition.values()]
+    with visible_errors("send_once", stream=topic.name, group=None):
+        replies = script("send_once").run_all(topic.client, calls)
+    results: dict[int, Iterator[Added | Exception]] = {}
+    for partition, reply in zip(by_partition, replies, strict=True):
+        if isinstance(reply, Exception):
+            results[partition] = repeat(reply)
+        else:
+            pairs = zip(reply[::2], reply[1::2], strict=True)
+            results[partition] = (Added(entry_id.decode(), bool(is_new)) for entry_id, is_new in pairs)
+    return [next(results[entry.partition]) for entry in entries]
+
+
+def _send_once_call(
+    topic: ScriptTopic, entries: Sequence[OnceEntry], window_ms: int
+) -> tuple[list[str], list[Argument]]:
+    keys, partition = topic.keys, entries[0].partition
+    arguments: list[Argument] = [window_ms, ""]
+    for entry in entries:
+        arguments += (entry.dedupe_id or "", entry.data)
+    return [keys.stream(partition), keys.deduped(partition), keys.deduped_until(partition)], arguments
+
+
+def delay(topic: ScriptTopic, partition: int, name: str, data: bytes, delay_ms: int) -> None:
+    """Keep an entry under a name, to be added to its partition after the delay."""
+    arguments = ("", delay_ms, name, f"{partition}:".encode() + data)
+    run_script(topic, "delay", _delayed_keys(topic, partition), arguments)
+
+
+def forget_delayed(topic: ScriptTopic, partition: int, names: Sequence[bytes]) -> None:
+    """Remove delayed entries by their names."""
+    run_script(topic, "forget_delayed", _delayed_keys(topic, partition), names)
+
+
+def move_due(
+    topic: ScriptTopic, partitions: Sequence[int], limit: int, *, now_ms: int | None = None
+) -> tuple[int, list[bytes]]:
+    """Add delayed entries that are due to their partitions, which share one delayed set.
+
+    Returns how many were added, and the names of those that could not be.
+    """
+    used = _delayed_keys(topic, partitions[0])
+    streams = [topic.keys.stream(partition) for partition in partitions]
+    arguments = ("" if now_ms is None else now_ms, limit, *partitions)
+    moved, stuck = run_script(topic, "move_due", [*used, *streams], arguments, seal=used[:1])
+    return moved, stuck
+
+
+def _delayed_keys(topic: ScriptTopic, partition: int) -> list[str]:
+    return [topic.keys.delayed(partition), topic.keys.delayed_items(partition)]
+
+
+def replay(
+    topic: ScriptTopic, letters: str, letter_id: str, *, partition: int, data: bytes, caller: str
+) -> str | None:
+    """Exchange a dead letter for a new entry and return its id; `None` if the letter is not there."""
+    keys = [letters, topic.keys.stream(partition), topic.keys.replayed(partition)]
+    added: bytes | None = run_script(topic, "replay", keys, (letter_id, data, caller))
+    return None if added is None else added.decode()
+
+
+def replay_in_place(
+    topic: ScriptTopic, letter_id: str, *, group: str, entry_id: str, caller: str, dry_run: bool
+) -> Literal["replayed", "no letter", "trimmed", "no group"]:
+    """Make the entry of a plain stream's dead letter pending again, and remove the letter."""
+    keys = topic.keys
+    used = [
+        keys.dead_letters(0),
+        keys.stream(0),
+        keys.replayed(0),
+        keys.lease(group, 0),
+        keys.waiting(group, 0),
+    ]
+    arguments = (letter_id, entry_id, group, caller, int(dry_run))
+    return run_script(topic, "replay_in_place", used, arguments, group=group).decode()  # type: ignore[no-any-return]
+
+
+def trim(
+    topic: ScriptTopic,
+    partition: int,
+    groups: Collection[str],
+    *,
+    length: int | None,
+    age_ms: int | None,
+    limit: int,
+    dry_run: bool,
+) -> tuple[int, bool, tuple[str, ...]]:
+    """Remove finished entries of a partition, or count them.
+
+    Returns how many, whether there may be more, and the groups that have not begun there.
+    """
+    keys = [topic.keys.stream(partition)]
+    kept = ("" if length is None else length, "" if age_ms is None else age_ms)
+    arguments = (*kept, "", limit, int(dry_run), *groups)
+    removed, has_more, missing = run_script(topic, "trim", keys, arguments, seal=keys)
+    return removed, bool(has_more), tuple(name.decode() for name in missing)
+
+
+def reset_group(
+    topic: ScriptTopic, partition: int, group: str, *, after: str, dry_run: bool, count_limit: int
+) -> tuple[str, str, int | None, int | None] | None:
+    """Let a group of a partition go on after an entry; `None` if the partition has no stream.
+
+    Returns the last delivered id before and after, and how many entries are delivered again and skipped, with
+    `None` for more than the limit.
+    """
+    arguments = (group, after, int(dry_run), count_limit)
+    reply = run_script(topic, "reset_group", [topic.keys.stream(partition)], arguments, group=group)
+    if reply is None:
+        return None
+    again, skipped = (None if number < 0 else number for number in reply[2:])
+    return reply[0].decode(), reply[1].decode(), again, skipped
+
+
+def prune_consumers(
+    topic: ScriptTopic, partition: int, group: str, *, members: Sequence[str], dry_run: bool
+) -> list[str]:
+    """Delete consumers with nothing pending that are neither members nor owner, and return their names."""
+    keys = [topic.keys.stream(partition), topic.keys.lease(group, partition)]
+    names = run_script(topic, "prune_consumers", keys, (group, int(dry_run), *members), group=group)
+    return [name.decode() for name in names]
+
+
+def delete_group(
+    topic: ScriptTopic, partitions: Sequence[int], group: str, mode: Literal["look", "delete", "force"]
+) -> list[int]:
+    """Delete a group from partitions that share a slot; returns how many entries are pending in each."""
+    keys = topic.keys
+    used = [
+        key
+        for partition in partitions
+        for key in (
+            keys.stream(partition),
+            keys.lease(group, partition),
+            keys.waiting(group, partition),
+            keys.failures(group, partition),
+        )
+    ]
+    pending: list[int] = run_script(topic, "delete_group", used, (group, mode), group=group)
+    return pending

@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from conquiet.arguments import check_name, check_non_negative_int, check_positive_int
 from conquiet.errors import TopicError
 from conquiet.mq.envelope import Envelope
 from conquiet.mq.metrics import count_produced
-from conquiet.mq.send.once import Added, OnceEntry, add_all_once, add_once
+from conquiet.mq.scripts import Added, OnceEntry, delay, send_all_once, send_once
 from conquiet.mq.send.partitioners import HashPartitioner, Partitioner
 from conquiet.mq.topics import Topic, Topics, name_of
 from conquiet.payload import Payload
 from conquiet.queue.connection import Client, add_entries, queue_error
 from conquiet.tracing import Where, active_traces
 
-#: How long a topic is taken for what it was: meanwhile two producers may place one key differently.
+#: How long a topic is not looked up again: meanwhile two producers may place one key differently.
 _KNOWN_FOR_S = 1.0
 
 #: Messages with dedupe ids that one script adds: the server does nothing else meanwhile.
@@ -39,9 +39,24 @@ class Message:
     #: Within the producer's window a second message with this id is not added to the partition.
     dedupe_id: str | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.payload, dict):
+            raise TypeError(
+                f"payload must be a dict, not {type(self.payload).__name__}: {self.payload!r:.100}"
+            )
+        if self.key is not None and not isinstance(self.key, str):
+            raise TypeError(f"key must be a str or None, got {self.key!r}")
+        if self.dedupe_id is not None:
+            check_name("dedupe_id", self.dedupe_id)
+        if self.max_retries is not None:
+            check_non_negative_int("max_retries", self.max_retries)
+        for name, value in self.headers.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise TypeError(f"headers must be strings, got {name!r}: {value!r:.100}")
+
 
 class Producer:
-    """Sends to topics by name, and to plain streams; sees within a second that a topic grew or was made anew.
+    """Sends to topics and plain streams; sees within a second that a topic grew or was created again.
 
     Raises:
         TopicError: of every method that sends, if the name is neither a topic nor a stream that is there.
@@ -66,7 +81,7 @@ class Producer:
         self._partitioner = partitioner or HashPartitioner()
         self._dedupe_window_ms = dedupe_window_ms
         self._create_streams = create_streams
-        #: Topics, and the monotonic time until which they are known.
+        #: Topics, and the monotonic time until which they are not looked up again.
         self._known: dict[str, tuple[Topic, float]] = {}
 
     def send(
@@ -92,6 +107,8 @@ class Producer:
             max_retries: tried again at most so often, whatever the consumers' policy says.
         """
         check_non_negative_int("delay_ms", delay_ms)
+        if delay_ms and dedupe_id is not None:
+            raise ValueError(f"dedupe_id must not be given with a delay, got {dedupe_id!r}")
         message = Message(
             payload=payload,
             key=key,
@@ -100,32 +117,14 @@ class Producer:
             max_retries=max_retries,
             dedupe_id=dedupe_id,
         )
-        destination, traces = name_of(topic), active_traces()
+        name, traces = name_of(topic), active_traces()
         if traces is None:
-            return self._send(destination, message, delay_ms)
-        with traces.sending(Where(destination=destination)) as sending:
-            name = self._send(destination, _with_headers(message, sending.headers[0]), delay_ms)
+            return self._send(name, message, delay_ms)
+        with traces.sending(Where(destination=name)) as sending:
+            entry_id = self._send(name, _with_headers(message, sending.headers[0]), delay_ms)
             if not delay_ms:
-                sending.sent([name])
-        return name
-
-    def _send(self, topic: str, message: Message, delay_ms: int) -> str:
-        opened, dedupe_id = self._topic(topic), message.dedupe_id
-        envelope = self._envelope(opened, message)
-        if delay_ms:
-            if dedupe_id is not None:
-                raise ValueError(f"dedupe_id must not be given with a delay, got {dedupe_id!r}")
-            return self._delay(opened, envelope, delay_ms)
-        if dedupe_id is None:
-            stream = opened.keys.stream(envelope.partition)
-            reply: bytes = opened.call("XADD", stream, "*", "data", envelope.encode())
-            added = Added(reply.decode(), True)
-        else:
-            entry = OnceEntry(envelope.partition, dedupe_id, envelope.encode())
-            added = add_once(opened, entry, self._dedupe_window_ms)
-        if added.is_new:
-            count_produced(topic, envelope.partition, 1)
-        return added.entry_id
+                sending.sent([entry_id])
+        return entry_id
 
     def send_many(
         self, topic: Topic | str, messages: Iterable[Message | Payload], *, batch_size: int = 1_000
@@ -133,61 +132,88 @@ class Producer:
         """Send messages, `batch_size` to a round trip, and return their entry ids in the same order.
 
         If one message is refused, none is sent. Messages of one partition are added in the order given. One
-        whose dedupe id was added before is not added again: its place has the first one's id.
+        whose dedupe id was added before is not added again: the first one's id is returned in its place.
         """
         check_positive_int("batch_size", batch_size)
         given = [item if isinstance(item, Message) else Message(payload=item) for item in messages]
-        destination, traces = name_of(topic), active_traces()
+        name, traces = name_of(topic), active_traces()
         if traces is None:
-            return self._send_many(destination, given, batch_size)
-        with traces.sending_many(Where(destination=destination), len(given)) as sending:
-            pairs = zip(given, sending.headers, strict=True)
-            ids = self._send_many(destination, [_with_headers(*pair) for pair in pairs], batch_size)
+            return self._send_many(name, given, batch_size)
+        with traces.sending_many(Where(destination=name), len(given)) as sending:
+            traced = [_with_headers(*pair) for pair in zip(given, sending.headers, strict=True)]
+            ids = self._send_many(name, traced, batch_size)
             sending.sent(ids)
         return ids
 
-    def _send_many(self, topic: str, given: list[Message], batch_size: int) -> list[str]:
+    def refresh(self) -> None:
+        """Look up every topic again with its next message, as right after `Topics.grow`."""
+        self._known.clear()
+
+    def _send(self, name: str, message: Message, delay_ms: int) -> str:
+        topic = self._open(name)
+        envelope = self._envelope(topic, message)
+        partition, data = envelope.partition, envelope.encode()
+        if delay_ms:
+            added = Added(f"send:{uuid.uuid4().hex}", True)
+            delay(topic, partition, added.entry_id, data, delay_ms)
+        elif message.dedupe_id is None:
+            reply: bytes = topic.call("XADD", topic.keys.stream(partition), "*", "data", data)
+            added = Added(reply.decode(), True)
+        else:
+            added = send_once(topic, OnceEntry(partition, message.dedupe_id, data), self._dedupe_window_ms)
+        if added.is_new:
+            count_produced(name, partition, 1)
+        return added.entry_id
+
+    def _send_many(self, name: str, messages: list[Message], batch_size: int) -> list[str]:
         # After the messages are there: they may come slowly, and the topic grow meanwhile.
-        opened = self._topic(topic)
-        envelopes = [self._envelope(opened, message) for message in given]
-        if any(message.dedupe_id is not None for message in given):
-            once = [
-                OnceEntry(envelope.partition, message.dedupe_id, envelope.encode())
-                for message, envelope in zip(given, envelopes, strict=True)
-            ]
-            return self._send_once(opened, once, min(batch_size, _MOST_IN_A_SCRIPT))
-        streams = [opened.keys.stream(partition).encode() for partition in opened.partitions]
-        entries = [(streams[envelope.partition], envelope.encode()) for envelope in envelopes]
+        topic = self._open(name)
+        entries = []
+        for message in messages:
+            envelope = self._envelope(topic, message)
+            entries.append(OnceEntry(envelope.partition, message.dedupe_id, envelope.encode()))
+        is_once = any(entry.dedupe_id is not None for entry in entries)
+        if is_once:
+            batch_size = min(batch_size, _MOST_IN_A_SCRIPT)
+        streams = [topic.keys.stream(partition).encode() for partition in topic.partitions]
         ids: list[str] = []
         for start in range(0, len(entries), batch_size):
-            with opened.visible("XADD"):
-                replies = add_entries(self._client, entries[start : start + batch_size])
+            batch = entries[start : start + batch_size]
+            replies: Sequence[str | Exception]
+            if is_once:
+                added = send_all_once(topic, batch, self._dedupe_window_ms)
+                replies = [one.entry_id if isinstance(one, Added) else one for one in added]
+                pairs = zip(batch, added, strict=True)
+                new = Counter(
+                    entry.partition for entry, one in pairs if isinstance(one, Added) and one.is_new
+                )
+            else:
+                new = Counter(entry.partition for entry in batch)
+                with topic.visible("XADD"):
+                    replies = add_entries(
+                        self._client, [(streams[entry.partition], entry.data) for entry in batch]
+                    )
             ids += [reply for reply in replies if isinstance(reply, str)]
             for reply in replies:
                 if isinstance(reply, Exception):
-                    operation = f"XADD of {len(entries)} messages, {len(ids)} were added,"
-                    raise queue_error(operation, reply, stream=topic, group=None) from reply
-        for partition, number in Counter(envelope.partition for envelope in envelopes).items():
-            count_produced(topic, partition, number)
+                    operation = f"send_many ({len(ids)} of {len(entries)} messages are there)"
+                    raise queue_error(operation, reply, stream=name, group=None) from reply
+            for partition, number in new.items():
+                count_produced(name, partition, number)
         return ids
 
-    def refresh(self) -> None:
-        """Look up every topic anew with its next message, as right after `Topics.grow`."""
-        self._known.clear()
-
-    def _topic(self, name: str) -> Topic:
+    def _open(self, name: str) -> Topic:
         now = time.monotonic()
         known = self._known.get(name)
         if known is not None and now < known[1]:
             return known[0]
-        found = self._topics.open(name) if self._create_streams else self._topics.open_existing(name)
-        # A plain stream is never kept: the topic that is created under its name has other readers.
-        if found.layout != "legacy":
-            self._known[name] = found, now + _KNOWN_FOR_S
-        return found
+        topic = self._topics.open(name) if self._create_streams else self._topics.open_existing(name)
+        # A plain stream is always looked up: the topic that is created under its name has other readers.
+        if topic.layout != "legacy":
+            self._known[name] = topic, now + _KNOWN_FOR_S
+        return topic
 
     def _envelope(self, topic: Topic, message: Message) -> Envelope:
-        _check_parts(message)
         partition = message.partition
         if partition is None:
             partition = self._partitioner.partition_for(message.key, topic.partition_count)
@@ -207,47 +233,7 @@ class Producer:
             payload=message.payload,
         )
 
-    def _send_once(self, topic: Topic, entries: list[OnceEntry], batch_size: int) -> list[str]:
-        ids: list[str] = []
-        for start in range(0, len(entries), batch_size):
-            batch = entries[start : start + batch_size]
-            added = add_all_once(topic, batch, self._dedupe_window_ms)
-            pairs = list(zip(batch, added, strict=True))
-            new = (entry.partition for entry, reply in pairs if isinstance(reply, Added) and reply.is_new)
-            for partition, number in Counter(new).items():
-                count_produced(topic.name, partition, number)
-            ids += [reply.entry_id for reply in added if isinstance(reply, Added)]
-            for reply in added:
-                if isinstance(reply, Exception):
-                    operation = f"send_once: {len(ids)} of {len(entries)} messages are there; it"
-                    raise queue_error(operation, reply, stream=topic.name, group=None) from reply
-        return ids
-
-    def _delay(self, topic: Topic, envelope: Envelope, delay_ms: int) -> str:
-        name = f"send:{uuid.uuid4().hex}"
-        keys = [topic.keys.delayed(envelope.partition), topic.keys.delayed_items(envelope.partition)]
-        item = f"{envelope.partition}:".encode() + envelope.encode()
-        topic.run("delay", keys, "", delay_ms, name, item)
-        count_produced(topic.name, envelope.partition, 1)
-        return name
-
 
 def _with_headers(message: Message, headers: Mapping[str, str]) -> Message:
     # Also over headers that a handler passes on: the trace goes on from here.
     return replace(message, headers={**message.headers, **headers})
-
-
-def _check_parts(message: Message) -> None:
-    if not isinstance(message.payload, dict):
-        raise TypeError(
-            f"payload must be a dict, not {type(message.payload).__name__}: {message.payload!r:.100}"
-        )
-    if message.key is not None and not isinstance(message.key, str):
-        raise TypeError(f"key must be a str or None, got {message.key!r}")
-    if message.dedupe_id is not None:
-        check_name("dedupe_id", message.dedupe_id)
-    if message.max_retries is not None:
-        check_non_negative_int("max_retries", message.max_retries)
-    for name, value in message.headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"headers must be strings, got {name!r}: {value!r:.100}")

@@ -1,0 +1,68 @@
+"""Which consumer owns which partition of a topic for a group, and which are alive; read-only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from conquiet.mq.clock import server_ms
+from conquiet.mq.topics import Topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOwner:
+    """The lease of one partition; all `None` if it has no owner."""
+
+    partition: int
+    owner: str | None = None
+    #: Rises whenever the partition is acquired.
+    epoch: int | None = None
+    since_ms: int | None = None
+    expires_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One live consumer, and when it counts as dead unless it sends another heartbeat."""
+
+    name: str
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOwners:
+    """A group at one moment, by the server's clock."""
+
+    partitions: tuple[PartitionOwner, ...]
+    members: tuple[GroupMember, ...]
+
+
+def group_owners(topic: Topic, group: str) -> GroupOwners:
+    """The leases and the members of a group; one that no consumer joined has neither."""
+    now_ms = server_ms(topic)
+    owners = []
+    for partition in topic.partitions:
+        fields = ("owner", "epoch", "acquiredAtMs", "expiresAtMs")
+        owner, *numbers = topic.call("HMGET", topic.keys.lease(group, partition), *fields, group=group)
+        # An expired lease is nobody's, even if its key is still there.
+        if owner is None or int(numbers[2]) <= now_ms:
+            owners.append(PartitionOwner(partition=partition))
+        else:
+            epoch, since_ms, expires_at_ms = map(int, numbers)
+            owners.append(
+                PartitionOwner(
+                    partition=partition,
+                    owner=owner.decode(),
+                    epoch=epoch,
+                    since_ms=since_ms,
+                    expires_at_ms=expires_at_ms,
+                )
+            )
+    return GroupOwners(partitions=tuple(owners), members=live_members(topic, group, now_ms))
+
+
+def live_members(topic: Topic, group: str, now_ms: int) -> tuple[GroupMember, ...]:
+    """The members that have not expired, in the order of names."""
+    command = ("ZRANGEBYSCORE", topic.keys.members(group), f"({now_ms}", "+inf", "WITHSCORES")
+    rows = topic.call(*command, group=group, withscores=True)
+    members = (GroupMember(name=name.decode(), expires_at_ms=int(score)) for name, score in rows)
+    return tuple(sorted(members, key=lambda member: member.name))
