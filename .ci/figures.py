@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -255,23 +255,23 @@ def print_frames() -> None:
 def measured_frames(url: str, database: str) -> Iterator[tuple[str, FrameCounter]]:
     from sqlalchemy import create_engine
 
-    from conquiet import QueueConfig, RedisStreamsQueue, drain
+    from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue, drain
     from conquiet.mq import PartitionConsumer, Producer, Topics, drain_partition
     from conquiet.queue import open_client
 
-    engine, limits = create_engine(database), limits_of_one_message()
+    engine, limits = create_engine(database), DrainLimits(max_messages=1)
     client = open_client(url)
     with RedisStreamsQueue.from_url(url, QueueConfig("figures", "figures", "figures")) as queue:
         queue.enqueue({"n": 1})
         handler = FrameCounter("drain")
-        run_with(limits, drain, queue, handler, engine)
+        drain(queue, handler, engine, limits)
         yield "drain", handler
 
     topic = Topics(client).create("figures-topic")
     producer = Producer(client)
     producer.send(topic.name, {"n": 1})
     handler = FrameCounter("drain_partition")
-    run_with(limits, drain_partition, topic, 0, "drained", handler, engine)
+    drain_partition(topic, 0, "drained", handler, engine, limits)
     yield "drain_partition", handler
 
     handler = FrameCounter(None)
@@ -285,21 +285,6 @@ def measured_frames(url: str, database: str) -> Iterator[tuple[str, FrameCounter
         thread.join()
     yield "a consumer's thread", handler
     client.close()
-
-
-def limits_of_one_message() -> Any:
-    try:
-        from conquiet import DrainLimits  # type: ignore[attr-defined, unused-ignore]
-    except ImportError:
-        return None
-    return DrainLimits(max_messages=1)
-
-
-def run_with(limits: Any, drain: Callable[..., object], *arguments: object) -> None:
-    if limits is None:
-        drain(*arguments, max_messages=1)
-    else:
-        drain(*arguments, limits)
 
 
 def main() -> None:

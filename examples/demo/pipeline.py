@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from conquiet.consume import quarantine_stream
+from conquiet.consume import dead_letter_stream
 from conquiet.mq import DeadLetters, Topics
 from examples.demo.crash import Killed, kill_in_the_middle
 from examples.demo.processes import Child
@@ -130,7 +130,7 @@ def _counts_of_orders(site: Site, connection: Connection, killed: Killed, report
         effects=site.count("orders"),
         redelivered=deliveries - backlog.enqueued,
         skipped=sum(report["skipped"] for report in reports),
-        dead_letters=int(site.client.xlen(quarantine_stream(STREAM))),
+        dead_letters=int(site.client.xlen(dead_letter_stream(STREAM))),
     )
 
 

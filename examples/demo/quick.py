@@ -13,7 +13,7 @@ from typing import Any
 import redis
 from sqlalchemy import Engine, delete, func, select
 
-from conquiet.consume import quarantine_stream
+from conquiet.consume import dead_letter_stream
 from conquiet.embedded import EmbeddedServer
 from examples.demo.crash import Killed, kill_in_the_middle
 from examples.demo.orders import (
@@ -129,6 +129,6 @@ def _proof(
         effects=rows,
         redelivered=deliveries - backlog.enqueued,
         skipped=sum(report["skipped"] for report in reports),
-        dead_letters=int(client.xlen(quarantine_stream(STREAM))),
+        dead_letters=int(client.xlen(dead_letter_stream(STREAM))),
     )
     return Proof(counts=(counts,), sent=sent, kept={"in the database:": Total(orders, cents)})

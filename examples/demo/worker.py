@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from conquiet.consume import drain, drain_stale
+from conquiet.consume import DrainLimits, drain, drain_stale
 from conquiet.db import Inbox
 from examples.demo.orders import book, open_database, open_queue
 
-_MAX_MESSAGES = 1_000_000
+_LIMITS = DrainLimits(max_messages=None, idle_ms=300)
 
 
 def work(task: str, url: str, database: str, consumer: str, report: Path) -> None:
@@ -17,9 +17,9 @@ def work(task: str, url: str, database: str, consumer: str, report: Path) -> Non
     engine = open_database(database)
     with open_queue(url, consumer) as queue:
         if task == "claim":
-            done = drain_stale(queue, book, engine, _MAX_MESSAGES, inbox=Inbox())
+            done = drain_stale(queue, book, engine, _LIMITS, inbox=Inbox())
         else:
-            done = drain(queue, book, engine, _MAX_MESSAGES, inbox=Inbox(), idle_ms=300)
+            done = drain(queue, book, engine, _LIMITS, inbox=Inbox())
     report.write_text(done.to_json())
 
 

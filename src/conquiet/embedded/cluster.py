@@ -1,4 +1,4 @@
-"""Turns fresh nodes into a cluster of primaries, and knows when a cluster serves every slot."""
+"""Forms a cluster of primaries out of fresh nodes, and checks whether a cluster serves every slot."""
 
 from __future__ import annotations
 
@@ -13,49 +13,35 @@ SLOTS = 16_384
 
 
 def form_cluster(nodes: Sequence[redis.Redis], ports: Sequence[int]) -> None:
-    """Give each node its share of the slots and introduce all to each other; what is already so stays so."""
+    """Give each node its share of the slots and let all meet; what is done already is left as it is."""
     for number, node in enumerate(nodes):
-        own = _own_entry(node)
+        entries = _entries(node)
+        own = next(entry for entry in entries.values() if "myself" in entry["flags"])
         if not own["slots"]:
-            _give_slots(node, number, len(nodes))
-        if own["epoch"] == "0" and len(_entries(node)) == 1:
-            # Distinct from the start; nodes that meet with equal epochs first have to settle who is newer.
+            first, after_last = (SLOTS * bound // len(nodes) for bound in (number, number + 1))
+            # Redis 6.2 has no ADDSLOTSRANGE.
+            node.cluster("ADDSLOTS", *range(first, after_last))
+        if own["epoch"] == "0" and len(entries) == 1:
+            # Distinct from the start: nodes that meet with equal epochs would first have to resolve them.
             node.cluster("SET-CONFIG-EPOCH", number + 1)
     for node in nodes:
-        # Each meets each: news of a third node would wait for the next gossip.
-        for port in set(ports) - _known_ports(node):
+        # Each meets each: a third node would become known only with the next gossip.
+        known = {int(address.rpartition(":")[2]) for address in _entries(node)}
+        for port in set(ports) - known:
             node.cluster("MEET", HOST, port)
 
 
 def is_formed(nodes: Sequence[redis.Redis], ports: Sequence[int]) -> bool:
     """Whether every node serves, and is connected to every other under its present address."""
-    return all(_is_serving(node) and _has_links_to(node, ports) for node in nodes)
-
-
-def _give_slots(node: redis.Redis, number: int, count: int) -> None:
-    first, after_last = (SLOTS * bound // count for bound in (number, number + 1))
-    # Redis 6.2 has no ADDSLOTSRANGE.
-    node.cluster("ADDSLOTS", *range(first, after_last))
-
-
-def _is_serving(node: redis.Redis) -> bool:
-    info: dict[str, str] = node.cluster("INFO")
-    return info["cluster_state"] == "ok" and info["cluster_slots_ok"] == str(SLOTS)
-
-
-def _has_links_to(node: redis.Redis, ports: Sequence[int]) -> bool:
-    entries = _entries(node)
-    return entries.keys() == {f"{HOST}:{port}" for port in ports} and all(
-        entry["connected"] for entry in entries.values()
-    )
-
-
-def _known_ports(node: redis.Redis) -> set[int]:
-    return {int(address.rpartition(":")[2]) for address in _entries(node)}
-
-
-def _own_entry(node: redis.Redis) -> dict[str, Any]:
-    return next(entry for entry in _entries(node).values() if "myself" in entry["flags"])
+    addresses = {f"{HOST}:{port}" for port in ports}
+    for node in nodes:
+        info: dict[str, str] = node.cluster("INFO")
+        entries = _entries(node)
+        is_serving = info["cluster_state"] == "ok" and info["cluster_slots_ok"] == str(SLOTS)
+        is_connected = entries.keys() == addresses and all(entry["connected"] for entry in entries.values())
+        if not (is_serving and is_connected):
+            return False
+    return True
 
 
 def _entries(node: redis.Redis) -> dict[str, dict[str, Any]]:

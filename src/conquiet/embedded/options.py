@@ -1,4 +1,4 @@
-"""What a caller asked for, and the command line that says it to Valkey 9, Redis 7 and Redis 6.2 alike."""
+"""The options of a private server, and its command line for Valkey 9, Redis 7 and Redis 6.2 alike."""
 
 from __future__ import annotations
 
@@ -42,13 +42,19 @@ class ServerOptions:
 
     def command(self, *, port: int, node_dir: Path, log: Path) -> list[str]:
         """The command line of one node: `args` changes any setting but where it listens and writes."""
+        cluster = (
+            *("--cluster-enabled", "yes"),
+            *("--cluster-config-file", "nodes.conf"),
+            *("--cluster-node-timeout", str(CLUSTER_NODE_TIMEOUT_MS)),
+            *("--cluster-announce-ip", HOST),
+        )
         return [
             str(self.binary),
             *("--save", ""),
             *("--maxmemory-policy", "noeviction"),
             *("--appendonly", "yes" if self.appendonly else "no"),
             *("--appendfsync", self.appendfsync),
-            *(self._cluster_settings() if self.cluster else ()),
+            *(cluster if self.cluster else ()),
             *self.args,
             *("--port", str(port)),
             *("--bind", HOST),
@@ -56,11 +62,3 @@ class ServerOptions:
             *("--logfile", str(log)),
             *("--daemonize", "no"),
         ]
-
-    def _cluster_settings(self) -> tuple[str, ...]:
-        return (
-            *("--cluster-enabled", "yes"),
-            *("--cluster-config-file", "nodes.conf"),
-            *("--cluster-node-timeout", str(CLUSTER_NODE_TIMEOUT_MS)),
-            *("--cluster-announce-ip", HOST),
-        )

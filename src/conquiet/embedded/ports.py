@@ -1,4 +1,4 @@
-"""Loopback ports that are free for a server and its cluster bus, and the memory of those used before."""
+"""Loopback ports that are free for a server and its cluster bus, and those of the last start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROBES = 1_000
 
 
 def choose_ports(count: int, *, preferred: Sequence[int] = ()) -> tuple[int, ...]:
-    """Choose ports that nobody listens on now; somebody may before the server does.
+    """Choose ports that are free now; another process may take one before the server does.
 
     Args:
         preferred: taken as a whole when there are `count` of them and all are free.
@@ -72,7 +72,7 @@ def remember_ports(directory: Path, ports: Sequence[int]) -> None:
 
 def _can_bind(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the server does: connections of its last life that still linger do not count.
+        # As the server does: connections of its last run in TIME_WAIT do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

@@ -9,13 +9,12 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from conquiet.embedded import supervisor
-from conquiet.embedded.log import ServerLog
 from conquiet.errors import EmbeddedServerError
 
 logger = logging.getLogger(__name__)
@@ -23,37 +22,48 @@ logger = logging.getLogger(__name__)
 #: From SIGTERM to SIGKILL.
 STOP_TIMEOUT_S = 10.0
 
-#: The last owner of a directory may have died a moment ago and its servers be on their way out.
+#: The last owner of a directory may have died a moment ago, and its servers may still be ending.
 LOCK_TIMEOUT_S = 1.0
 
 _SUPERVISOR_TIMEOUT_S = 10.0
 _POLL_S = 0.005
+_LOG_LINES = 20
 
 
 class PortTakenError(EmbeddedServerError):
-    """Somebody took a port after it was chosen; a start on other ports can succeed."""
+    """Another process took a port after it was chosen; a start on other ports can succeed."""
 
 
 class ServerProcesses:
     """Alive from the constructor to `stop()` or `kill()`, or to the end of this process, however it ends."""
 
     def __init__(
-        self, commands: Sequence[Sequence[str]], *, directory: Path, log: ServerLog, is_temporary: bool
+        self, commands: Sequence[Sequence[str]], *, directory: Path, log: Path, is_temporary: bool
     ) -> None:
+        order = {
+            "parent_pid": os.getpid(),
+            "commands": commands,
+            "lock": str(directory / "server.lock"),
+            "log": str(log),
+            "lock_timeout_s": LOCK_TIMEOUT_S,
+            "stop_timeout_s": STOP_TIMEOUT_S,
+            "temporary_dir": str(directory) if is_temporary else None,
+        }
         self._log = log
-        self._supervisor = _spawn_supervisor(
-            {
-                "parent_pid": os.getpid(),
-                "commands": commands,
-                "lock": str(directory / "server.lock"),
-                "log": str(log.path),
-                "lock_timeout_s": LOCK_TIMEOUT_S,
-                "stop_timeout_s": STOP_TIMEOUT_S,
-                "temporary_dir": str(directory) if is_temporary else None,
-            },
-            directory=directory,
-            log=log,
-        )
+        with log.open("ab") as errors:
+            # Earlier starts in the same directory appended to it, too.
+            self._log_start = errors.tell()
+            self._supervisor = subprocess.Popen(
+                # -I and -S: neither PYTHONPATH nor site-packages can break or slow it.
+                [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(order)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                cwd=directory,
+                # A Ctrl-C in the terminal does not reach it: the parent cleans up first.
+                start_new_session=True,
+            )
         try:
             self.pids = self._started_pids()
         except BaseException:
@@ -71,7 +81,7 @@ class ServerProcesses:
         return self.is_supervised and all(map(_exists, self.pids))
 
     def wait_until(self, is_done: Callable[[], bool], *, deadline: float, goal: str) -> None:
-        """Poll until it is done, for as long as every server lives.
+        """Poll until it is done, as long as every server runs.
 
         Raises:
             EmbeddedServerError: a server ended or the deadline passed; with the tail of the log.
@@ -84,9 +94,13 @@ class ServerProcesses:
             time.sleep(_POLL_S)
 
     def failure(self, problem: str) -> EmbeddedServerError:
-        """The error to raise for a problem, with what the server itself says about it."""
-        kind = PortTakenError if "Address already in use" in self._log.text() else EmbeddedServerError
-        return kind(problem, facts={"log": self._log.tail()})
+        """The error to raise for a problem, with the end of the server's own log."""
+        with self._log.open("rb") as log:
+            log.seek(self._log_start)
+            text = log.read().decode(errors="replace")
+        kind = PortTakenError if "Address already in use" in text else EmbeddedServerError
+        tail = "".join(f"\n    {line}" for line in text.strip().splitlines()[-_LOG_LINES:])
+        return kind(problem, facts={"log": tail or "(empty)"})
 
     def stop(self) -> None:
         """Let every server end by itself, and kill those that do not; a second call does nothing."""
@@ -98,7 +112,7 @@ class ServerProcesses:
         self._end(supervisor.KILL)
 
     def _end(self, command: bytes) -> int:
-        stdin, stdout = _pipes_of(self._supervisor)
+        stdin, stdout = self._pipes()
         stdout.close()
         if not stdin.closed:
             with suppress(BrokenPipeError), stdin:
@@ -109,7 +123,7 @@ class ServerProcesses:
         return self._supervisor.wait()
 
     def _started_pids(self) -> tuple[int, ...]:
-        _, stdout = _pipes_of(self._supervisor)
+        _, stdout = self._pipes()
         # poll, not select: a large process has file descriptors that select refuses.
         answer = select.poll()
         answer.register(stdout, select.POLLIN)
@@ -119,28 +133,11 @@ class ServerProcesses:
             raise self.failure(facts["problem"])
         return tuple(facts["pids"])
 
-
-def _spawn_supervisor(
-    order: Mapping[str, object], *, directory: Path, log: ServerLog
-) -> subprocess.Popen[bytes]:
-    with log.path.open("ab") as errors:
-        return subprocess.Popen(
-            # -I and -S: neither PYTHONPATH nor site-packages can break or slow it.
-            [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(order)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            bufsize=0,
-            cwd=directory,
-            # Out of reach of a Ctrl-C in the terminal: the parent cleans up first.
-            start_new_session=True,
-        )
-
-
-def _pipes_of(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-    if process.stdin is None or process.stdout is None:
-        raise AssertionError("the supervisor was started with pipes")
-    return process.stdin, process.stdout
+    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        stdin, stdout = self._supervisor.stdin, self._supervisor.stdout
+        if stdin is None or stdout is None:
+            raise AssertionError("the supervisor was started with pipes")
+        return stdin, stdout
 
 
 def _exists(pid: int) -> bool:

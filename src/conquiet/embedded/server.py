@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Self
 
 from conquiet.embedded.binary import find_binary
-from conquiet.embedded.launch import LaunchedServers, launch
+from conquiet.embedded.launch import launch
 from conquiet.embedded.options import ServerOptions
 from conquiet.embedded.ports import HOST, choose_ports, remember_ports, remembered_ports
-from conquiet.embedded.processes import PortTakenError
+from conquiet.embedded.processes import PortTakenError, ServerProcesses
 from conquiet.errors import EmbeddedServerError
 
 _PORT_ATTEMPTS = 5
 
 
 class EmbeddedServer:
-    """A Valkey or Redis on 127.0.0.1 that lives from `start()` to `stop()` and never outlives this process.
+    """A Valkey or Redis on 127.0.0.1 that runs from `start()` to `stop()` and never longer than this process.
 
     Args:
         dir: where the data stays after `stop()`; without it, a temporary directory that `stop()` removes.
@@ -61,7 +61,8 @@ class EmbeddedServer:
         self._dir = Path(dir).absolute() if dir is not None else None
         self._ports: tuple[int, ...] = ()
         self._owner_pid = os.getpid()
-        self._launched: LaunchedServers | None = None
+        self._processes: ServerProcesses | None = None
+        self._version = ""
 
     @property
     def url(self) -> str:
@@ -87,7 +88,7 @@ class EmbeddedServer:
     @property
     def pids(self) -> tuple[int, ...]:
         """One process id per node, from the last start until `stop()`."""
-        return self._started().processes.pids
+        return self._started().pids
 
     @property
     def dir(self) -> Path:
@@ -101,21 +102,22 @@ class EmbeddedServer:
 
     @property
     def version(self) -> str:
-        """The version as the running server gives it, such as "9.1.2"."""
-        return self._started().version
+        """The version that the running server reports, such as "9.1.2"."""
+        self._started()
+        return self._version
 
     @property
     def is_running(self) -> bool:
-        """Whether every node is alive, as the process that started them sees it."""
-        return self._launched is not None and self._launched.processes.is_running
+        """Whether every node runs; known to the process that started them alone."""
+        return self._processes is not None and self._processes.is_running
 
     def start(self) -> None:
         """Start and wait until the server serves, on the ports of the last start if they are free.
 
         Raises:
-            EmbeddedServerError: it runs already, its directory is in use, or it gave up; nothing is left.
+            EmbeddedServerError: it runs already, its directory is in use, or it failed; nothing is left.
         """
-        if self._launched is not None and self._launched.processes.is_supervised:
+        if self._processes is not None and self._processes.is_supervised:
             raise EmbeddedServerError(f"the server already runs at {self.url}")
         self._start(ports=() if self._port is None else (self._port,))
 
@@ -123,9 +125,9 @@ class EmbeddedServer:
         """End the server and remove a temporary directory; a second call or a forked child's does nothing."""
         if self._is_inherited():
             return
-        if self._launched is not None:
-            self._launched.processes.stop()
-            self._launched = None
+        if self._processes is not None:
+            self._processes.stop()
+            self._processes = None
         if self._is_temporary and self._dir is not None:
             shutil.rmtree(self._dir, ignore_errors=True)
             self._dir = None
@@ -133,17 +135,17 @@ class EmbeddedServer:
 
     def kill(self) -> None:
         """End the server as a crash would; the directory stays, a temporary one until `stop()`."""
-        if self._launched is not None and not self._is_inherited():
-            self._launched.processes.kill()
+        if self._processes is not None and not self._is_inherited():
+            self._processes.kill()
 
     def restart(self) -> None:
         """Stop the server if it runs, and start it on the same ports and directory.
 
         Raises:
-            EmbeddedServerError: as `start()`, or somebody else took a port in between.
+            EmbeddedServerError: as `start()`, or another process took a port in between.
         """
-        if self._launched is not None and not self._is_inherited():
-            self._launched.processes.stop()
+        if self._processes is not None and not self._is_inherited():
+            self._processes.stop()
         self._start(ports=self._ports)
 
     def __enter__(self) -> Self:
@@ -161,10 +163,14 @@ class EmbeddedServer:
         self._owner_pid = os.getpid()
         atexit.register(self.stop)
         try:
-            directory = self._make_dir()
-            launched = self._launch(directory, ports) if ports else self._launch_on_free_ports(directory)
-            self._launched, self._ports = launched, launched.ports
-            remember_ports(directory, launched.ports)
+            if self._dir is None:
+                self._dir = Path(tempfile.mkdtemp(prefix="conquiet-"))
+            self._dir.mkdir(parents=True, exist_ok=True)
+            if ports:
+                self._launch(ports)
+            else:
+                self._launch_on_free_ports()
+            remember_ports(self._dir, self._ports)
         except OSError as error:
             self.stop()
             raise EmbeddedServerError(f"the server cannot be started: {error}") from error
@@ -172,29 +178,26 @@ class EmbeddedServer:
             self.stop()
             raise
 
-    def _make_dir(self) -> Path:
-        if self._dir is None:
-            self._dir = Path(tempfile.mkdtemp(prefix="conquiet-"))
-        self._dir.mkdir(parents=True, exist_ok=True)
-        return self._dir
-
-    def _launch_on_free_ports(self, directory: Path) -> LaunchedServers:
+    def _launch_on_free_ports(self) -> None:
         count = self._options.node_count
-        preferred = remembered_ports(directory, count=count) or self._ports
+        preferred = remembered_ports(self.dir, count=count) or self._ports
         for _ in range(_PORT_ATTEMPTS - 1):
             with suppress(PortTakenError):
-                return self._launch(directory, choose_ports(count, preferred=preferred))
+                return self._launch(choose_ports(count, preferred=preferred))
             preferred = ()
-        return self._launch(directory, choose_ports(count))
+        return self._launch(choose_ports(count))
 
-    def _launch(self, directory: Path, ports: tuple[int, ...]) -> LaunchedServers:
-        return launch(self._options, directory=directory, is_temporary=self._is_temporary, ports=ports)
+    def _launch(self, ports: tuple[int, ...]) -> None:
+        self._processes, self._version = launch(
+            self._options, directory=self.dir, is_temporary=self._is_temporary, ports=ports
+        )
+        self._ports = ports
 
-    def _started(self) -> LaunchedServers:
-        if self._launched is None:
+    def _started(self) -> ServerProcesses:
+        if self._processes is None:
             raise EmbeddedServerError("the server is not started: call start()")
-        return self._launched
+        return self._processes
 
     def _is_inherited(self) -> bool:
-        # A forked child inherits this object and its exit handlers, but the server is not its to end.
-        return self._launched is not None and self._owner_pid != os.getpid()
+        # A forked child inherits this object and its exit handlers, but must not end the server.
+        return self._processes is not None and self._owner_pid != os.getpid()

@@ -1,4 +1,4 @@
-"""The script that runs the server processes and ends them when the process that asked for them is gone.
+"""The script that runs the server processes and ends them when its parent process has ended.
 
 It gets its order as JSON in its one argument, answers one JSON line (`pids`, or the `problem`) and then
 waits for `stop` or `kill` on stdin. A process of its own because Linux ties a child's death signal to the
@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typing import Any
 STOP = b"stop"
 KILL = b"kill"
 
-#: The exit status that says: a server did not end on SIGTERM in time.
+#: The exit status if a server did not end on SIGTERM in time.
 EXIT_FORCED = 3
 
 _EXIT_REFUSED = 4
@@ -35,10 +36,15 @@ Server = subprocess.Popen[bytes]
 
 
 def main(order: dict[str, Any]) -> int:
-    """Carry out one order from the lock to the last reaped server; returns the exit status."""
+    """Run one order from the lock to the end of the last server; returns the exit status."""
     # A thread of the parent may have blocked signals, and masks survive fork and exec.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signals = _signal_pipe()
+    # SIGCHLD and SIGTERM become readable bytes, so that one select() waits for everything.
+    signals, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     try:
         lock = _take_lock(order["lock"], order["parent_pid"], order["lock_timeout_s"])
         servers = _start_servers(order["commands"], log=order["log"], lock=lock)
@@ -49,18 +55,8 @@ def main(order: dict[str, Any]) -> int:
     command = _watch(servers, parent_pid=order["parent_pid"], signals=signals)
     is_clean = _end(servers, stop_timeout_s=0 if command == KILL else order["stop_timeout_s"])
     if command == _PARENT_GONE and order["temporary_dir"]:
-        _remove(order["temporary_dir"])
+        shutil.rmtree(order["temporary_dir"], ignore_errors=True)
     return 0 if is_clean or command == KILL else EXIT_FORCED
-
-
-def _signal_pipe() -> int:
-    # SIGCHLD and SIGTERM become readable bytes, so that one select() waits for everything.
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    return reading
 
 
 def _take_lock(path: str, parent_pid: int, timeout_s: float) -> int:
@@ -85,30 +81,25 @@ def _take_lock(path: str, parent_pid: int, timeout_s: float) -> int:
 def _start_servers(commands: Sequence[Sequence[str]], *, log: str, lock: int) -> list[Server]:
     servers: list[Server] = []
     before_exec = _death_with_supervisor()
-    for command in commands:
-        try:
-            servers.append(_start_server(command, log, lock, before_exec))
-        except OSError:
-            _end(servers, stop_timeout_s=0)
-            raise
-    return servers
-
-
-def _start_server(
-    command: Sequence[str], log: str, lock: int, before_exec: Callable[[], None] | None
-) -> Server:
     with open(log, "ab") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            # A lock belongs to the open file: whoever dies first, it is held until the last server is gone.
-            pass_fds=(lock,),
-            # A group per server: a kill then also reaches the child that rewrites the append-only file.
-            start_new_session=True,
-            preexec_fn=before_exec,
-        )
+        for command in commands:
+            try:
+                server = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    # A lock belongs to the open file: it is released when the last server has ended.
+                    pass_fds=(lock,),
+                    # A group per server: a kill also reaches the child that rewrites the append-only file.
+                    start_new_session=True,
+                    preexec_fn=before_exec,
+                )
+            except OSError:
+                _end(servers, stop_timeout_s=0)
+                raise
+            servers.append(server)
+    return servers
 
 
 def _death_with_supervisor() -> Callable[[], None] | None:
@@ -128,14 +119,14 @@ def _death_with_supervisor() -> Callable[[], None] | None:
 
 
 def _answer(**facts: object) -> None:
-    # A parent that died meanwhile is met in the next step.
+    # If the parent has died, the next step finds out.
     with suppress(BrokenPipeError):
         print(json.dumps(facts), flush=True)
 
 
 def _watch(servers: Sequence[Server], *, parent_pid: int, signals: int) -> bytes:
     while [server for server in servers if server.poll() is None]:
-        # A child that the parent forked holds stdin open beyond the parent's death.
+        # A child that the parent forked keeps stdin open after the parent has ended.
         if os.getppid() != parent_pid:
             return _PARENT_GONE
         readable, _, _ = select.select([sys.stdin, signals], [], [], _PARENT_POLL_S)
@@ -160,19 +151,13 @@ def _end(servers: Sequence[Server], *, stop_timeout_s: float) -> bool:
 
 
 def has_ended(process: subprocess.Popen[bytes], deadline: float) -> bool:
-    """Wait for the end of a process up to a deadline, which may lie in the past."""
-    # wait(timeout) would do, but looks only every 50 ms: too slow for a test that stops its server.
+    """Wait for the end of a process up to a deadline, which may be in the past."""
+    # wait(timeout) polls only every 50 ms: too slow for a test that stops its server.
     while process.poll() is None:
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLL_S)
     return True
-
-
-def _remove(directory: str) -> None:
-    import shutil
-
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The switch: one look for each message tells whether there is anything to trace."""
+"""Whether messages are traced, and by what."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Switch:
-    """Undecided until somebody asks: then the environment decides."""
+    """Undecided until the first message: then the environment decides."""
 
     def __init__(self) -> None:
         self.traces: Traces | None = None
@@ -63,7 +63,14 @@ def is_enabled() -> bool:
 def active_traces() -> Traces | None:
     """What makes spans, `None` while tracing is off."""
     if not _switch.is_decided:
-        _decide()
+        _switch.is_decided = True
+        try:
+            settings = Settings.from_environment()
+            if settings.is_tracing:
+                enable(payload_field=settings.tracing_field)
+        except SettingsError as error:
+            # The environment is not the application's: work without traces instead of failing.
+            _log.warning("%s; nothing is traced", error)
     return _switch.traces
 
 
@@ -80,7 +87,7 @@ def working(
     """A span around the work of one task, unless there is a current one; nothing while tracing is off.
 
     Args:
-        carrier: the headers of whoever asked for the work.
+        carrier: the headers of the process that started the work.
     """
     traces = active_traces()
     if traces is None:
@@ -88,14 +95,3 @@ def working(
         return
     with traces.working(name, attributes or {}, carrier or {}):
         yield
-
-
-def _decide() -> None:
-    _switch.is_decided = True
-    try:
-        settings = Settings.from_environment()
-        if settings.is_tracing:
-            enable(payload_field=settings.tracing_field)
-    except SettingsError as error:
-        # Asked for from outside: no reason to fail what works without it.
-        _log.warning("%s; nothing is traced", error)

@@ -10,23 +10,31 @@ from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    TracerProvider,
-)
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from conquiet.masking import mask
-from conquiet.tracing.harmless import harmless
-from conquiet.tracing.spans import extracted, headers_of, in_span, links_to_current, place_of, record_error
+from conquiet.tracing.spans import (
+    extracted,
+    harmless,
+    headers_of,
+    ids_of,
+    in_span,
+    links_to_current,
+    record_error,
+)
 from conquiet.tracing.where import Where
 
 MESSAGE_ID = "messaging.message.id"
 _BATCH_COUNT = "messaging.batch.message_count"
+
+#: By operation; the others (ack, retry …) settle.
+_OPERATION_TYPES = {
+    "create": "create",
+    "send": "send",
+    "replay": "send",
+    "receive": "receive",
+    "process": "process",
+}
 
 
 class Sending:
@@ -38,7 +46,7 @@ class Sending:
         self.headers = [headers_of(span) for span in spans]
 
     def sent(self, entry_ids: Sequence[str]) -> None:
-        """The server has told their ids; of what was gone before, none."""
+        """Record the entry ids."""
         for span, entry_id in zip(self._spans, entry_ids, strict=False):
             harmless(None, span.set_attribute, MESSAGE_ID, entry_id)
 
@@ -51,20 +59,20 @@ class Processing:
         self.context = trace.set_span_in_context(span, Context())
 
     def failed(self, error: BaseException) -> None:
-        """The handler has raised; its message stays pending or is tried again."""
+        """Record that the handler raised; its message stays pending or is tried again."""
         record_error(self._span, error)
 
     def refused(self, reason: str) -> None:
-        """The handler has made it a dead letter."""
+        """Record that the handler made it a dead letter."""
         harmless(None, self._span.set_status, Status(StatusCode.ERROR, mask(reason)))
 
     def ended(self, outcome: str) -> None:
-        """What becomes of the message: handled or skipped; in the MQ ack, retry, requeue or dead."""
+        """Record the outcome: handled or skipped; in the MQ ack, retry, requeue or dead."""
         harmless(None, self._span.set_attribute, "conquiet.outcome", outcome)
 
 
 class Traces:
-    """Makes the spans of this process; nothing here installs a provider."""
+    """Makes the spans of this process; the provider is the application's."""
 
     def __init__(self, provider: TracerProvider | None, *, payload_field: str | None = None) -> None:
         self.payload_field = payload_field
@@ -73,42 +81,39 @@ class Traces:
     @contextmanager
     def sending(self, where: Where) -> Iterator[Sending]:
         """One message: the span is current, and its context travels with the message."""
-        span = self._start("send", "send", where, SpanKind.PRODUCER)
+        span = self._start("send", where, SpanKind.PRODUCER)
         with in_span(span):
             yield Sending([span])
 
     @contextmanager
     def sending_many(self, where: Where, count: int) -> Iterator[Sending]:
         """A batch: each message has a span of its own, and the call is linked to all of them."""
-        created = [self._start("create", "create", where, SpanKind.PRODUCER) for _ in range(count)]
-        links = [Link(place_of(span)) for span in created]
-        span = self._start(
-            "send", "send", where, SpanKind.CLIENT, links=links, attributes={_BATCH_COUNT: count}
-        )
+        created = [self._start("create", where, SpanKind.PRODUCER) for _ in range(count)]
+        links = [Link(ids_of(span)) for span in created]
+        call = self._start("send", where, SpanKind.CLIENT, {_BATCH_COUNT: count}, links=links)
         try:
-            with in_span(span):
+            with in_span(call):
                 yield Sending(created)
         except BaseException as error:
-            for one in created:
-                record_error(one, error)
+            for span in created:
+                record_error(span, error)
             raise
         finally:
-            for one in created:
-                harmless(None, one.end)
+            for span in created:
+                harmless(None, span.end)
 
     @contextmanager
-    def sending_call(self, where: Where, count: int) -> Iterator[Sending]:
-        """A batch of messages that have no place for a context: one span for all."""
-        kind = SpanKind.PRODUCER
-        with in_span(self._start("send", "send", where, kind, attributes={_BATCH_COUNT: count})):
-            yield Sending([])
+    def sending_call(self, where: Where, count: int) -> Iterator[None]:
+        """A batch of messages that cannot carry a context: one span for all."""
+        with in_span(self._start("send", where, SpanKind.PRODUCER, {_BATCH_COUNT: count})):
+            yield
 
     @contextmanager
     def replaying(self, where: Where, carried: Mapping[str, Any]) -> Iterator[Sending]:
         """A dead letter that becomes a message again, in the trace that it came from."""
         origin = extracted(carried)
         links = links_to_current(origin)
-        span = self._start("replay", "send", where, SpanKind.PRODUCER, parent=origin, links=links)
+        span = self._start("replay", where, SpanKind.PRODUCER, parent=origin, links=links)
         with in_span(span):
             yield Sending([span])
 
@@ -123,32 +128,20 @@ class Traces:
     ) -> Context:
         """A message was read between two moments (ns); returns the context that its handling belongs to."""
         origin = extracted(carried)
+        attributes = {MESSAGE_ID: message_id, _BATCH_COUNT: count}
+        links = links_to_current(origin)
         span = self._start(
-            "receive",
-            "receive",
-            where,
-            SpanKind.CLIENT,
-            parent=origin,
-            links=links_to_current(origin),
-            attributes={MESSAGE_ID: message_id, _BATCH_COUNT: count},
-            start_ns=times[0],
+            "receive", where, SpanKind.CLIENT, attributes, parent=origin, links=links, start_time=times[0]
         )
         harmless(None, span.end, times[1])
-        # Without a sender's context, the read is where the message's trace begins.
+        # Without a sender's context, the message's trace begins with the read.
         return trace.set_span_in_context(span, Context()) if origin is None else origin
 
     @contextmanager
     def processing(self, where: Where, message_id: str, origin: Context | None) -> Iterator[Processing]:
         """A message in its handler, from the start of its transaction to the end of its commit."""
-        span = self._start(
-            "process",
-            "process",
-            where,
-            SpanKind.CONSUMER,
-            parent=origin,
-            links=links_to_current(origin),
-            attributes={MESSAGE_ID: message_id},
-        )
+        links, attributes = links_to_current(origin), {MESSAGE_ID: message_id}
+        span = self._start("process", where, SpanKind.CONSUMER, attributes, parent=origin, links=links)
         with in_span(span):
             yield Processing(span)
 
@@ -163,15 +156,8 @@ class Traces:
         error: str | None = None,
     ) -> None:
         """A message was acked, scheduled again or dead-lettered between two moments (ns)."""
-        span = self._start(
-            operation,
-            "settle",
-            where,
-            SpanKind.CLIENT,
-            parent=context,
-            attributes={MESSAGE_ID: message_id},
-            start_ns=times[0],
-        )
+        attributes = {MESSAGE_ID: message_id}
+        span = self._start(operation, where, SpanKind.CLIENT, attributes, parent=context, start_time=times[0])
         if error is not None:
             harmless(None, span.set_status, Status(StatusCode.ERROR, mask(error)))
         harmless(None, span.end, times[1])
@@ -180,13 +166,13 @@ class Traces:
     def committing(self, database: str) -> Iterator[None]:
         """The commit of one transaction."""
         attributes = {"db.system.name": database, "db.operation.name": "COMMIT"}
-        with in_span(self._started("commit", None, SpanKind.CLIENT, attributes=attributes)):
+        with in_span(self._started("commit", kind=SpanKind.CLIENT, attributes=attributes)):
             yield
 
     @contextmanager
     def working(self, name: str, attributes: Mapping[str, Any], carrier: Mapping[str, str]) -> Iterator[None]:
-        """The work of one task of an orchestrator, which may have a span for it."""
-        if place_of(trace.get_current_span()).is_valid:
+        """The work of one task of an orchestrator, unless it has a span of its own."""
+        if ids_of(trace.get_current_span()).is_valid:
             yield
             return
         with in_span(self._started(name, extracted(carrier), attributes=dict(attributes))):
@@ -194,8 +180,8 @@ class Traces:
 
     def carried_by(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """The context in the payload of a plain stream's message, if it may have one."""
-        found = None if self.payload_field is None else payload.get(self.payload_field)
-        return found if isinstance(found, dict) else {}
+        context = None if self.payload_field is None else payload.get(self.payload_field)
+        return context if isinstance(context, dict) else {}
 
     def with_context(self, payload: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
         """The payload of a plain stream's message, with the context if it may have one.
@@ -215,30 +201,24 @@ class Traces:
     def _start(
         self,
         operation: str,
-        operation_type: str,
         where: Where,
         kind: SpanKind,
+        attributes: Mapping[str, Any] | None = None,
         *,
         parent: Context | None = None,
-        links: Sequence[Link] = (),
-        attributes: Mapping[str, Any] | None = None,
-        start_ns: int | None = None,
+        **options: Any,
     ) -> Span:
-        return self._started(
-            f"{operation} {where.destination}",
-            parent,
-            kind,
-            attributes={
-                **where.attributes,
-                "messaging.operation.name": operation,
-                "messaging.operation.type": operation_type,
-                **(attributes or {}),
-            },
-            links=links,
-            start_time=start_ns or time.time_ns(),
-        )
+        described = {
+            **where.attributes,
+            "messaging.operation.name": operation,
+            "messaging.operation.type": _OPERATION_TYPES.get(operation, "settle"),
+            **(attributes or {}),
+        }
+        options = {"start_time": time.time_ns(), **options}
+        name = f"{operation} {where.destination}"
+        return self._started(name, parent, kind=kind, attributes=described, **options)
 
-    def _started(self, name: str, parent: Context | None, *args: Any, **options: Any) -> Span:
-        # In the place of a span that could not be started stands its parent: the trace goes on.
-        instead = NonRecordingSpan(place_of(trace.get_current_span(parent)))
-        return harmless(instead, self._tracer.start_span, name, parent, *args, **options)
+    def _started(self, name: str, parent: Context | None = None, **options: Any) -> Span:
+        # If a span cannot be started, its parent stands in for it: the trace goes on.
+        instead = NonRecordingSpan(ids_of(trace.get_current_span(parent)))
+        return harmless(instead, self._tracer.start_span, name, parent, **options)

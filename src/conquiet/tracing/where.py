@@ -1,4 +1,4 @@
-"""Where a span's message is, in OpenTelemetry's names."""
+"""The stream or topic of a span, with OpenTelemetry's attribute names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """A stream or topic, and who consumes it."""
+    """A stream or topic, and its consumer."""
 
     #: The stream, or the topic.
     destination: str
@@ -18,12 +18,12 @@ class Where:
 
     @cached_property
     def attributes(self) -> dict[str, str]:
-        """What every span of it has."""
-        found = {
+        """The attributes of each of its spans."""
+        values = {
             "messaging.system": "redis",
             "messaging.destination.name": self.destination,
             "messaging.consumer.group.name": self.group,
             "messaging.client.id": self.consumer,
             "messaging.destination.partition.id": None if self.partition is None else str(self.partition),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}

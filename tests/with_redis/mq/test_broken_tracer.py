@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from conquiet import DrainLimits, tracing
 from conquiet.mq import RetryPolicy, drain_partition
-from conquiet.tracing import harmless
+from conquiet.tracing import spans
 from tests.with_redis.mq.consuming import GROUP, quick
 
 
@@ -56,7 +56,7 @@ def drained(topic, handler, engine):
 @pytest.fixture(params=["start", "end", "sampler"])
 def broken_tracer(request, monkeypatch):
     """Tracing is on, with a provider that raises."""
-    monkeypatch.setattr(harmless, "_told", set())
+    monkeypatch.setattr(spans, "_logged", set())
     is_sampler = request.param == "sampler"
     provider = TracerProvider(sampler=BrokenSampler()) if is_sampler else TracerProvider()
     if not is_sampler:
@@ -83,7 +83,7 @@ def test_a_tracer_that_raises_decides_about_no_message(topic, producer, engine, 
     assert (report.handled, report.retried, report.dead_lettered) == (3, 0, 0)
     with engine.connect() as connection:
         assert connection.scalars(text("SELECT n FROM handled ORDER BY n")).all() == [1, 2, 3]
-    (told,) = [record for record in caplog.records if record.name == "conquiet.tracing.harmless"]
+    (told,) = [record for record in caplog.records if record.name == "conquiet.tracing.spans"]
     assert "is broken" in str(told.exc_info[1])
     assert contexts.get_current() == before
 
