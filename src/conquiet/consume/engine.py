@@ -87,7 +87,7 @@ class DrainLoop(Generic[M]):
         except BaseException as error:
             self._finish_after(error)
             raise
-        report = self._tally.report(self._channel, stopped_by)
+        report = self._tally.report(self._channel, stopped_by, len(self._queued))
         if self._tally.has_left_pending:
             failures = self._tally.failures
             place = {"stream": report.stream, "group": report.group}
@@ -220,7 +220,7 @@ class DrainLoop(Generic[M]):
                 self._finish()
         except ConquietError as also:
             notes.append(f"and what was read could not be settled and handed back: {also}")
-        report = self._tally.report(self._channel, "error")
+        report = self._tally.report(self._channel, "error", len(self._queued))
         notes.append(f"drain report: {report.to_json()}")
         # A user's exception class may refuse notes and attributes; it must leave all the same.
         with suppress(Exception):

@@ -66,7 +66,6 @@ class Tally:
             self._idle_since = started if self._idle_since is None else self._idle_since
         else:
             self._idle_since = None
-            self._counts["read"] += len(ids)
             self._first_id = self._first_id or min(ids, key=entry_id_order)
             self._last_id = max(ids, key=entry_id_order)
         return len(ids)
@@ -93,9 +92,11 @@ class Tally:
         """So many were freed for others."""
         self._counts["handed_back"] += count
 
-    def report(self, channel: Channel[Any], stopped_by: StopReason) -> DrainReport:
-        """What has been done, now that it is over."""
+    def report(self, channel: Channel[Any], stopped_by: StopReason, unfinished: int) -> DrainReport:
+        """What has been done; after an error some messages may be neither settled nor handed back."""
         counts = self._counts + Counter(taken_over=channel.taken_over)
+        # Not as it is read: a topic may deliver one message twice in a drain, first and as its own retry.
+        counts["read"] = counts.total() + unfinished
         where = channel.where
         return DrainReport(
             stream=channel.stream,

@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from conquiet.arguments import check_positive_int
 from conquiet.errors import QueueError, TopicError
 from conquiet.mq.keys import Layout, RegistryKeys, TopicKeys, check_topic_part
-from conquiet.mq.scripts import create_topic, run_script
+from conquiet.mq.scripts import create_topic
 from conquiet.queue.connection import (
     AS_BYTES,
     AsyncClient,
@@ -73,17 +73,6 @@ class Topic:
     def partitions(self) -> range:
         """The numbers of its partitions."""
         return range(self.partition_count)
-
-    def run_sealed(
-        self,
-        script: str,
-        keys: list[str],
-        *arguments: Any,
-        seal: Sequence[str | int],
-        group: str | None = None,
-    ) -> Any:
-        """As `run_script`."""
-        return run_script(self, script, keys, arguments, group=group, seal=seal)
 
     def call(self, *command: Any, group: str | None = None, **options: Any) -> Any:
         """Run one Redis command; a Redis failure is a `QueueError` that names the topic."""

@@ -14,6 +14,7 @@ from conquiet.mq import Ack, DeadLetter, Envelope, MqMessage, Retry, RetryPolicy
 from conquiet.mq.own.settlement import Failure, SettlementRules
 from conquiet.payload import decode_payload
 from conquiet.queue import QueueMessage
+from conquiet.tracing import Where
 
 POLICY = RetryPolicy(max_attempts=3, backoff="exponential", base_delay_ms=100)
 FIRST = b'{"first_delivered_at_ms": 900}'
@@ -184,7 +185,7 @@ def test_a_copy_that_cannot_be_written_is_a_dead_letter_instead():
 def test_a_malformed_entry_keeps_its_bytes():
     entry = MalformedEntry("5-0", ((b"x", b"\xff"), (b"x", b"y")), 1, "no data")
 
-    settlement = rules().for_malformed(entry, topic="orders", group="billing", partition=2, now_ms=5)
+    settlement = rules().for_malformed(entry, Where(destination="orders", group="billing", partition=2), 5)
 
     letter = json.loads(settlement.first)
     assert settlement.kind == "dead_letter"

@@ -46,13 +46,8 @@ class Hand:
             msg.failure = failure
             problem = error or ValueError(f"no {msg.payload}")
             settlements.append(self._rules.for_error(msg, problem, NOW_MS + 1))
-        place = {
-            "topic": self.leased.topic.name,
-            "group": self.leased.group,
-            "partition": self.leased.partition,
-        }
         settlements += [
-            self._rules.for_malformed(entry, now_ms=NOW_MS + 1, **place) for entry in batch.malformed
+            self._rules.for_malformed(entry, self.leased.where, NOW_MS + 1) for entry in batch.malformed
         ]
         self.leased.settle_and_read(settlements, 0)
         return batch.messages

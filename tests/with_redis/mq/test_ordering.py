@@ -101,6 +101,22 @@ def test_a_key_is_freed_when_its_waiting_message_is_gone(topic, send_keyed, star
     eventually(lambda: handler.numbers("anna") == [3])
 
 
+def test_a_key_is_freed_when_the_retry_of_its_message_is_refused(topic, send_keyed, start, client):
+    first, *_ = send_keyed(6)
+    seen = Seen()
+
+    def settled_by_hand(msg):
+        seen(msg)
+        if msg.id == first:
+            client.xack(topic.keys.stream(0), GROUP, first)
+            raise ValueError("after somebody else has acked it")
+
+    start(topic, settled_by_hand, config=quick(ordering="strict"))
+
+    eventually(lambda: seen.numbers("anna") == [0, 3])
+    wait_until_finished(topic)
+
+
 def test_a_full_house_of_waiting_messages_reads_no_more(topic, producer, start):
     producer.send_many(topic.name, [Message(payload={"n": n}, key="anna") for n in range(30)])
     handler = FailsFirst(0, until=2, answer=Retry(delay_ms=400))

@@ -13,6 +13,7 @@ from conquiet.errors import LeaseLostError, MalformedEntry
 from conquiet.logs import MessageLog
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.envelope import MqMessage
+from conquiet.mq.metrics import emit
 from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.metrics import PartitionMetrics
 from conquiet.mq.own.parking import Parking
@@ -37,6 +38,8 @@ class PartitionChannel:
         self._config = config
         self._rules = config.settlement_rules()
         self._parking = Parking()
+        #: Parked behind a message that another consumer has settled meanwhile.
+        self._freed: list[MqMessage] = []
         #: Where the take-over goes on; `None` before it has begun.
         self._taken_until: str | None = None
         self._has_taken_over = False
@@ -76,6 +79,10 @@ class PartitionChannel:
         if not self._has_taken_over:
             self.settle(settled)
             return self._take_over(size)
+        if self._freed:
+            self.settle(settled)
+            freed, self._freed = self._freed, []
+            return Batch(messages=freed)
         if time.monotonic() >= self._next_due:
             self.settle(settled)
             settled = ()
@@ -131,13 +138,11 @@ class PartitionChannel:
     def decide_malformed(self, entry: MalformedEntry) -> Settlement:
         """As `Channel.decide_malformed`: a dead letter with its bytes."""
         self.in_flight[entry.id] = entry.delivery_count
-        partition = self.partition
-        place = {"topic": partition.topic.name, "group": partition.group}
-        return self._rules.for_malformed(entry, **place, partition=partition.partition, now_ms=_now_ms())
+        return self._rules.for_malformed(entry, self.where, _now_ms())
 
     def hand_back(self, queued: Sequence[MqMessage]) -> int:
         """As `Channel.hand_back`, with what is parked; the next owner begins with them."""
-        messages = sorted((*queued, *self._parking), key=lambda msg: entry_id_order(msg.id))
+        messages = sorted((*queued, *self._freed, *self._parking), key=lambda msg: entry_id_order(msg.id))
         settled = [
             Settlement("hand_back", msg.id, self.in_flight[msg.id], msg.delivery_count - 1)
             for msg in messages
@@ -159,7 +164,7 @@ class PartitionChannel:
     def _take_over(self, size: int) -> Batch:
         page = self.partition.take_over(self._taken_until, size)
         self._metrics.count("conquiet_mq_claimed_total", len(page.batch.messages))
-        self._log_vanished(page.vanished)
+        _log_vanished(self.partition, page.vanished)
         if self._config.ordering == "strict":
             for entry_id, key in zip(page.waiting, self.partition.keys_of(page.waiting), strict=True):
                 self._parking.close(entry_id, key)
@@ -169,7 +174,7 @@ class PartitionChannel:
 
     def _take_due(self, size: int) -> Batch:
         due = self.partition.take_due(size)
-        self._log_vanished(due.vanished)
+        _log_vanished(self.partition, due.vanished)
         # Nobody else schedules retries in an owned partition; an administrator may.
         until_due_s = 1.0 if due.next_due_ms is None else due.next_due_ms / 1000
         self._next_due = time.monotonic() + min(1.0, until_due_s)
@@ -200,7 +205,10 @@ class PartitionChannel:
             self.in_flight[settlement.entry_id] = settlement.delivery_count + 1
             return
         self.in_flight.pop(settlement.entry_id, None)
-        if settlement.kind == "retry":
+        if settlement.kind == "retry" and settlement.is_refused:
+            # It waits no more, so nobody would open its key.
+            self._freed += self._parking.open(settlement.entry_id)
+        elif settlement.kind == "retry":
             # Not before it is settled: a look at the waiting set in between would find nothing due.
             self._next_due = min(self._next_due, time.monotonic() + int(settlement.first) / 1000)
         if settlement.is_refused:
@@ -218,14 +226,15 @@ class PartitionChannel:
         else:
             self.partition.wait_for_new(last_delivered, block_ms)
 
-    def _log_vanished(self, entry_ids: list[str]) -> None:
-        if entry_ids:
-            self._metrics.count("conquiet_mq_vanished_total", len(entry_ids))
-            _log.error(
-                "%d pending entries of %s were acked by others or are no longer in the stream: %s",
-                *(len(entry_ids), self, entry_ids),
-                extra=self.partition.extra(message_id=entry_ids[0] if len(entry_ids) == 1 else None),
-            )
+
+def _log_vanished(partition: LeasedPartition, entry_ids: list[str]) -> None:
+    if entry_ids:
+        emit("conquiet_mq_vanished_total", len(entry_ids), *partition.labels)
+        _log.error(
+            "%d pending entries of %s were acked by others or are no longer in the stream: %s",
+            *(len(entry_ids), partition, entry_ids),
+            extra=partition.extra(message_id=entry_ids[0] if len(entry_ids) == 1 else None),
+        )
 
 
 def _now_ms() -> int:

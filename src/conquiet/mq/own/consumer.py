@@ -114,7 +114,7 @@ class PartitionConsumer:
         try:
             while not self._is_stopping and self._fatal is None:
                 self._tick()
-                # Short steps instead of an event: stop() may come from a signal handler, where locks are not safe.
+                # Short steps and no event: stop() may come from a signal handler, where locks are unsafe.
                 until = time.monotonic() + self.config.tick_s
                 while not self._is_stopping and time.monotonic() < until:
                     time.sleep(min(0.05, self.config.tick_s))

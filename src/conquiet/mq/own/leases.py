@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from conquiet.errors import TopicError
+from conquiet.mq.scripts import run_script
 from conquiet.mq.topics import Topic
 
 
@@ -23,12 +24,12 @@ class LeaseStore:
     """Acquires, renews and releases the leases of one group; each is one script on the server.
 
     A lease is eligible to be acquired if
-    - nobody holds it,
-    - or its time is over by the server's clock,
-    - or the same store acquired it before for the same owner, and lost sight of it, as with a lost reply,
-    - or its owner is one that the caller knows to be dead and replaces.
-    Only an owner whose time is not over, in the same epoch, renews, releases or settles; and each time that
-    a lease is acquired is an epoch of its own. Two stores are never the same owner, whatever their names are.
+    - it has no owner,
+    - or it has expired by the server's clock,
+    - or the same store acquired it before for the same owner and did not see the reply,
+    - or the caller knows that its owner is dead, and replaces it.
+    Only the owner of a lease that has not expired, in the same epoch, renews, releases or settles; each time
+    that a lease is acquired a new epoch begins. Two stores are never one owner, whatever their names are.
 
     Raises:
         TopicError: of the constructor, for a plain stream whose name leaves no slot for its lease.
@@ -54,7 +55,7 @@ class LeaseStore:
     def acquire(
         self, partition: int, owner: str, ttl_ms: int, *, replaces: Sequence[str] = ()
     ) -> Lease | None:
-        """The lease, or `None` if somebody else has it who is not one of those to be replaced."""
+        """The lease, or `None` if another consumer has it who is not one of those to be replaced."""
         keys = [
             self._topic.keys.lease(self._group, partition),
             self._topic.keys.epoch(self._group, partition),
@@ -62,7 +63,7 @@ class LeaseStore:
         ]
         arguments = (owner, ttl_ms, self.now, self._group, self._instance, *replaces)
         seal = (keys[0], self._instance)
-        (epoch,) = self._topic.run_sealed("acquire_lease", keys, *arguments, seal=seal, group=self._group)
+        (epoch,) = run_script(self._topic, "acquire_lease", keys, arguments, seal=seal, group=self._group)
         return None if epoch is None else Lease(partition, owner, epoch)
 
     def renew(self, lease: Lease, ttl_ms: int, in_flight: Iterable[tuple[str, int]] = ()) -> bool:
@@ -73,17 +74,17 @@ class LeaseStore:
         return self._change("renew_lease", lease, own, ttl_ms, self._group, *flat)
 
     def release(self, lease: Lease) -> bool:
-        """Give the lease up; `False` if it was lost before."""
+        """Release the lease; `False` if it was lost before."""
         return self._change("release_lease", lease, [self._topic.keys.lease(self._group, lease.partition)])
 
     def heartbeat(self, member: str, ttl_ms: int) -> list[str]:
-        """Say that a member of the group lives, and hear who else does; `ttl_ms` 0 leaves the group."""
+        """Renew a membership in the group, and return the live members; `ttl_ms` 0 leaves the group."""
         keys = [self._topic.keys.members(self._group)]
         arguments, seal = (member, ttl_ms, self.now), (keys[0], member)
-        (names,) = self._topic.run_sealed("heartbeat", keys, *arguments, seal=seal, group=self._group)
+        (names,) = run_script(self._topic, "heartbeat", keys, arguments, seal=seal, group=self._group)
         return [name.decode() for name in names]
 
     def _change(self, script: str, lease: Lease, keys: list[str], *more: str | int) -> bool:
         arguments, seal = (lease.owner, lease.epoch, self.now, *more), (keys[0], lease.epoch)
-        (is_changed,) = self._topic.run_sealed(script, keys, *arguments, seal=seal, group=self._group)
+        (is_changed,) = run_script(self._topic, script, keys, arguments, seal=seal, group=self._group)
         return bool(is_changed == 1)

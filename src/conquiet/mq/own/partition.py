@@ -11,6 +11,7 @@ from conquiet.errors import LeaseLostError, MalformedEntry, QueueError
 from conquiet.logs import message_fields
 from conquiet.mq.envelope import Envelope, MqMessage, check_envelope
 from conquiet.mq.own.leases import Lease, LeaseStore
+from conquiet.mq.scripts import run_script
 from conquiet.mq.topics import Topic
 from conquiet.payload import decode_payload
 from conquiet.queue.message import data_of, delivery_of, pairs_of
@@ -165,7 +166,9 @@ class LeasedPartition:
         seal = (self._own_keys[0], self.lease.epoch, self._turn)
         keys = keys or self._own_keys
         usable, self.is_usable = self.is_usable, False
-        state, *reply = self.topic.run_sealed(script, keys, *fence, *arguments, seal=seal, group=self.group)
+        state, *reply = run_script(
+            self.topic, script, keys, (*fence, *arguments), seal=seal, group=self.group
+        )
         if state == b"lost":
             raise self.lost()
         if state == b"repeated":

@@ -12,6 +12,7 @@ from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement
 from conquiet.errors import MalformedEntry
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.own.retry import RetryPolicy
+from conquiet.tracing import Where
 
 
 @dataclass(slots=True)
@@ -85,14 +86,12 @@ class SettlementRules:
         cause = Cause(error_type=failure.error_type or "Poison", message=message)
         return self._dead_letter(msg, cause, now_ms, attempts=attempts)
 
-    def for_malformed(
-        self, entry: MalformedEntry, *, topic: str, group: str, partition: int, now_ms: int
-    ) -> Settlement:
+    def for_malformed(self, entry: MalformedEntry, where: Where, now_ms: int) -> Settlement:
         """The dead letter of a malformed entry, with its raw bytes."""
         given_up = GivenUp(
-            topic=topic,
-            group=group,
-            partition=partition,
+            topic=where.destination,
+            group=where.group or "",
+            partition=where.partition or 0,
             original_id=entry.id,
             attempts=entry.delivery_count,
             consumer=self.consumer,

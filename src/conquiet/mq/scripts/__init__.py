@@ -1,5 +1,6 @@
 """The Lua scripts of the MQ, each behind one typed function that gives it its KEYS and ARGV.
 
+Those that a lease fences are behind one method each of `LeaseStore` and `LeasedPartition` in `mq.own`.
 Whatever Redis raises is a `QueueError` that names the topic.
 """
 
