@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,6 +18,10 @@ from tests.spans import Spans, traced
 
 # A shell that forbids bytecode makes every subprocess compile everything anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# A shell that ignores SIGINT (`nohup make test &`) hands that on to every process: no Ctrl-C of a test would
+# reach the process that it is sent to. A handler here is the default there.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Java processes of tests live for seconds: what the optimising compiler spends is never earned back.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 

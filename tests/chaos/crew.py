@@ -16,9 +16,9 @@ from typing import Self
 
 from tests.chaos.plan import WorkerOrder
 from tests.chaos.worker import SKIPPED
+from tests.eventually import HANG_S
 
 _ROOT = Path(__file__).parents[2]
-_LEAVE_TIMEOUT_S = 30.0
 _TAIL_CHARACTERS = 3_000
 
 
@@ -89,7 +89,7 @@ class Crew:
                 if member.leaves_by is None or status not in (0, -signal.SIGTERM):
                     self._complain(member, f"ended by itself with status {status}")
             elif member.leaves_by is not None and now > member.leaves_by:
-                self._complain(member, f"did not leave within {_LEAVE_TIMEOUT_S} s of SIGTERM")
+                self._complain(member, f"did not leave within {HANG_S:.0f} s of SIGTERM")
                 member.process.kill()
 
     def go_on(self) -> None:
@@ -141,7 +141,7 @@ class Crew:
     def _ask_to_leave(self, member: Member) -> None:
         self._go_on(member)
         member.process.terminate()
-        member.leaves_by = member.leaves_by or time.monotonic() + _LEAVE_TIMEOUT_S
+        member.leaves_by = member.leaves_by or time.monotonic() + HANG_S
 
     def _complain(self, member: Member, problem: str) -> None:
         self.problems.append(f"{member.name} {problem}\n{_tail(member.log)}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import redis
 from sqlalchemy import Engine, func, select
@@ -32,6 +34,8 @@ class Figures:
     noisy_s: float = 0.0
     drained_s: float = 0.0
     violations: list[str] = field(default_factory=list)
+    #: What was left to do when nothing had been settled for long: nothing of it is lost.
+    unfinished: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         plan, trouble = self.plan, self.trouble
@@ -49,7 +53,8 @@ class Figures:
             f"{self.effects / max(seconds, 0.1):,.0f} messages/s",
             f"  violated  {len(self.violations) or 'nothing'}",
         ]
-        return "\n".join([*lines, *(f"VIOLATION {violation}" for violation in self.violations)])
+        lines += [f"VIOLATION {violation}" for violation in self.violations]
+        return "\n".join([*lines, *(f"NOT FINISHED {what}" for what in self.unfinished)])
 
 
 def count_effects(engine: Engine) -> int:
@@ -64,8 +69,12 @@ def count_late_effects(engine: Engine) -> int:
         return connection.scalar(select(func.count()).select_from(effects).where(effects.c.attempt > 1))
 
 
-def broken_by_effects(engine: Engine, sent: Mapping[tuple[str, int], str]) -> Iterator[str]:
+def broken_by_effects(
+    engine: Engine, sent: Mapping[tuple[str, int], str], *, unfinished: Collection[tuple[str, int]]
+) -> Iterator[str]:
     """Each message's effect exactly once, from the entry that was sent, per key in order.
+
+    What is unfinished may be without its effect; what is finished without one is lost.
 
     The order is that of the ids. They are drawn when a row is inserted and not when it is committed, but a
     later message of a key may only begin after the commit of the one before, so its id must be larger.
@@ -74,7 +83,8 @@ def broken_by_effects(engine: Engine, sent: Mapping[tuple[str, int], str]) -> It
     with engine.connect() as connection:
         rows = list(connection.execute(select(*columns).order_by(effects.c.id)))
     counts = Counter((key, number) for key, number, _ in rows)
-    yield from _some([msg for msg in sent if msg not in counts], "without an effect")
+    lost = [msg for msg in sent if msg not in counts and msg not in unfinished]
+    yield from _some(lost, "lost: finished without an effect")
     yield from _some([msg for msg, count in counts.items() if count > 1], "with more than one effect")
     yield from _some([msg for msg in counts if msg not in sent], "with an effect that were never sent")
     other = [(key, number) for key, number, entry_id in rows if sent.get((key, number), entry_id) != entry_id]
@@ -89,33 +99,60 @@ def broken_by_effects(engine: Engine, sent: Mapping[tuple[str, int], str]) -> It
 
 
 def broken_by_streams(client: redis.Redis, plan: Plan, *, sent: int) -> Iterator[str]:
-    """All entries are there once, and all of them are finished."""
-    entries = 0
-    for partition in range(plan.partitions):
-        stream = _KEYS.stream(partition)
-        entries += client.xlen(stream)
-        yield from (f"{stream} {problem}" for problem in unfinished(client, partition))
+    """All entries are there once, and none of them was given up."""
+    entries = sum(client.xlen(_KEYS.stream(partition)) for partition in range(plan.partitions))
     if entries != sent:
         yield f"the partitions have {entries} entries, {sent} were sent"
     if dead := client.xlen(_KEYS.dead_letters(0)):
         yield f"there are {dead} dead letters, the first is {client.xrange(_KEYS.dead_letters(0), count=1)}"
 
 
-def unfinished(client: redis.Redis, partition: int) -> Iterator[str]:
-    """What is left to do in a partition."""
-    stream = _KEYS.stream(partition)
+def left_to_do(client: redis.Redis, plan: Plan) -> Iterator[str]:
+    """What is left to do, by partition."""
+    for partition in range(plan.partitions):
+        stream = _KEYS.stream(partition)
+        if not client.exists(stream):
+            continue
+        group = _group_of(client, stream)
+        if group is None:
+            yield f"{stream} was never read"
+            continue
+        if group["pending"]:
+            yield f"{stream} has {group['pending']} pending entries"
+        if group["last-delivered-id"] != client.xinfo_stream(stream)["last-generated-id"]:
+            yield f"{stream} has a lag of {group.get('lag')}"
+        if waiting := client.zcard(_KEYS.waiting(GROUP, partition)):
+            yield f"{stream} has {waiting} entries that wait for their retry"
+
+
+def count_settled(client: redis.Redis, plan: Plan) -> int:
+    """How many entries were delivered and are pending no more, as the server counts them."""
+    groups = [_group_of(client, _KEYS.stream(partition)) for partition in range(plan.partitions)]
+    return sum((group["entries-read"] or 0) - group["pending"] for group in groups if group)
+
+
+def unfinished_messages(client: redis.Redis, plan: Plan) -> set[tuple[str, int]]:
+    """The messages that are pending, wait for their retry or were never delivered."""
+    found = set()
+    for partition in range(plan.partitions):
+        stream = _KEYS.stream(partition)
+        group = _group_of(client, stream)
+        ids = set(client.zrange(_KEYS.waiting(GROUP, partition), 0, -1))
+        if group and group["pending"]:
+            rows = client.xpending_range(stream, GROUP, "-", "+", group["pending"])
+            ids |= {row["message_id"] for row in rows}
+        last = group["last-delivered-id"] if group else "0-0"
+        entries = client.xrange(stream, f"({last}")
+        entries += [entry for entry_id in ids for entry in client.xrange(stream, entry_id, entry_id)]
+        payloads = [json.loads(fields["data"])["payload"] for _, fields in entries]
+        found |= {(payload["key"], payload["number"]) for payload in payloads}
+    return found
+
+
+def _group_of(client: redis.Redis, stream: str) -> dict[str, Any] | None:
     if not client.exists(stream):
-        return
-    groups = {info["name"]: info for info in client.xinfo_groups(stream)}
-    if GROUP not in groups:
-        yield "was never read"
-        return
-    if groups[GROUP]["pending"]:
-        yield f"has {groups[GROUP]['pending']} pending entries"
-    if groups[GROUP]["last-delivered-id"] != client.xinfo_stream(stream)["last-generated-id"]:
-        yield f"has a lag of {groups[GROUP].get('lag')}"
-    if waiting := client.zcard(_KEYS.waiting(GROUP, partition)):
-        yield f"has {waiting} entries that wait for their retry"
+        return None
+    return next((info for info in client.xinfo_groups(stream) if info["name"] == GROUP), None)
 
 
 def left_behind(client: redis.Redis, plan: Plan) -> Iterator[str]:

@@ -23,16 +23,16 @@ from tests.chaos.findings import (
     broken_by_streams,
     count_effects,
     count_late_effects,
+    count_settled,
     left_behind,
-    unfinished,
+    left_to_do,
+    unfinished_messages,
 )
 from tests.chaos.plan import TOPIC, Plan, WorkerOrder, effects, open_database
 from tests.chaos.sender import Sender
 from tests.chaos.trouble import Trouble
+from tests.eventually import eventually
 from tests.services import database
-
-#: From the end of the trouble until everything must be finished.
-DRAIN_TIMEOUT_S = 120.0
 
 
 def run_chaos(plan: Plan) -> Figures:
@@ -66,7 +66,10 @@ def _run(
     with Sender(url, plan) as sender:
         trouble.make(plan.noisy_s)
         figures.noisy_s = time.monotonic() - started
-        _drain(sender, crew, client, engine, plan)
+        try:
+            _drain(sender, crew, client, engine, plan)
+        except AssertionError as stalled:
+            figures.unfinished.append(f"(sent, committed, settled): {stalled}")
     figures.drained_s = time.monotonic() - started - figures.noisy_s
     crew.leave()
     figures.sent, figures.failed_sends, figures.repeated_sends = (
@@ -77,27 +80,33 @@ def _run(
     figures.effects, figures.late_effects = count_effects(engine), count_late_effects(engine)
     figures.trouble.update(trouble.counts)
     figures.skipped = crew.skipped()
+    figures.unfinished += left_to_do(client, plan)
     if figures.sent != plan.messages:
-        figures.violations.append(f"{figures.sent} of {plan.messages} messages were sent")
+        figures.unfinished.append(f"{figures.sent} of {plan.messages} messages were sent")
     figures.violations += [
         *sender.problems,
         *crew.problems,
-        *broken_by_effects(engine, sender.sent),
+        *broken_by_effects(engine, sender.sent, unfinished=unfinished_messages(client, plan)),
         *broken_by_streams(client, plan, sent=figures.sent),
-        *left_behind(client, plan),
     ]
-    if figures.violations:
+    if not figures.unfinished:
+        figures.violations += left_behind(client, plan)
+    if figures.violations or figures.unfinished:
         print(*crew.tails(), sep="\n")
 
 
 def _drain(sender: Sender, crew: Crew, client: redis.Redis, engine: Engine, plan: Plan) -> None:
-    deadline = time.monotonic() + DRAIN_TIMEOUT_S
-    while time.monotonic() < deadline:
+    """Until everything is finished; fails when nothing was sent, committed or settled for long."""
+
+    def is_done() -> bool:
         crew.look_after()
         crew.fill_up()
-        if sender.is_done and not any(any(unfinished(client, number)) for number in range(plan.partitions)):
-            return
-        time.sleep(0.1)
+        return sender.is_done and not any(left_to_do(client, plan))
+
+    def progress() -> tuple[int, ...]:
+        return len(sender.sent), count_effects(engine), count_settled(client, plan)
+
+    eventually(is_done, every_s=0.1, progress=progress)
 
 
 @contextmanager

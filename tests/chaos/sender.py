@@ -12,6 +12,7 @@ from conquiet.errors import QueueError
 from conquiet.mq import Producer
 from conquiet.queue import open_client
 from tests.chaos.plan import TOPIC, Plan
+from tests.eventually import HANG_S
 
 _THREADS = 4
 _REPEATED_SHARE = 0.01
@@ -84,4 +85,4 @@ class Sender:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         for thread in self._threads:
-            thread.join(timeout=10)
+            thread.join(timeout=HANG_S)

@@ -18,7 +18,7 @@ _LEASE_S = LEASE_TTL_MS / 1000
 
 
 class Trouble:
-    """Makes trouble for a time; each kind comes at least once if there is time for four."""
+    """Makes trouble for a time, and for as long as it takes until each kind came once."""
 
     def __init__(self, crew: Crew, server: EmbeddedServer, rng: random.Random) -> None:
         self._crew = crew
@@ -32,7 +32,7 @@ class Trouble:
         """Make trouble, then let everybody go on."""
         until = time.monotonic() + seconds
         next_at = time.monotonic() + min(1.0, seconds / 10)
-        while time.monotonic() < until:
+        while time.monotonic() < until or self._next:
             self._crew.look_after()
             self._crew.fill_up()
             if time.monotonic() >= next_at:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from tests.eventually import HANG_S
+
 COMMAND = (sys.executable, "-m", "conquiet.cli")
 
 
@@ -34,7 +36,7 @@ def running(*arguments: object, **environment: str) -> Iterator[subprocess.Popen
 def ended(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str, str]:
     """Send a signal, and wait: exit code, stdout, stderr."""
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=HANG_S)
     return process.returncode, out, err
 
 

@@ -15,6 +15,7 @@ import pytest
 from conquiet import EmbeddedServer
 from conquiet.cli.exits import ExitCode
 from tests.cli.processes import ended, running
+from tests.eventually import HANG_S
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMAND = re.compile(r"^\$ (?P<line>.*?)(?:\s+# (?:exit (?P<code>\d+)|(?P<runs>until Ctrl-C)|.*))?$")
@@ -36,7 +37,7 @@ def run_line(line: str, place: Path) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import redis
 
 from conquiet.queue import open_client
 from tests.cli.processes import COMMAND, ended, exists, running
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.services import free_port
 
 ROOT = str(Path(__file__).parents[2])
@@ -65,7 +63,7 @@ def test_up_tells_that_its_server_has_ended():
     with running("up", "--json") as process:
         told = json.loads(process.stdout.readline())
         os.kill(told["pids"][0], signal.SIGKILL)
-        process.wait(timeout=30)
+        process.wait(timeout=HANG_S)
 
     assert process.returncode == 7
 
@@ -80,7 +78,7 @@ def test_up_listens_on_the_port_it_is_given():
 def test_up_on_a_port_that_is_taken_says_so(valkey_url):
     port = valkey_url.rpartition(":")[2].split("/")[0]
     with running("up", "--port", port) as process:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=HANG_S)
 
     assert process.returncode == 7
     assert "Address already in use" in err
@@ -123,7 +121,7 @@ def test_watch_and_metrics_end_with_a_signal(number, valkey_url, stream, valkey)
         assert ended(process, number)[0] == 0
     with running("metrics", "serve", stream, "--port", "0", "--url", valkey_url, "--json") as process:
         url = json.loads(process.stdout.readline())["url"]
-        with urllib.request.urlopen(url, timeout=10) as page:
+        with urllib.request.urlopen(url, timeout=HANG_S) as page:
             text = page.read().decode()
         code, _, err = ended(process, number)
 
@@ -136,7 +134,7 @@ def test_watch_and_metrics_end_with_a_signal(number, valkey_url, stream, valkey)
 def test_metrics_on_a_port_that_is_taken_is_a_usage_error(valkey_url):
     port = valkey_url.rpartition(":")[2].split("/")[0]
     with running("metrics", "serve", "--port", port, "--url", valkey_url) as process:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=HANG_S)
 
     assert process.returncode == 2
     assert "cannot be listened on" in err
@@ -148,16 +146,14 @@ def on_a_terminal(arguments, typed: bytes, until: bytes, **environment: str) -> 
     if pid == 0:
         os.execve(sys.executable, [*COMMAND, *arguments], os.environ | {"COLUMNS": "200"} | environment)
     shown, has_typed = b"", False
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if select.select([terminal], [], [], 0.1)[0]:
-            try:
-                part = os.read(terminal, 65_536)
-            except OSError:
-                break
-            if not part:
-                break
-            shown += part
+    while True:
+        try:
+            part = os.read(terminal, 65_536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
         if until in shown and not has_typed:
             os.write(terminal, typed)
             has_typed = True
@@ -194,7 +190,11 @@ def test_a_reader_that_goes_away_is_no_error(valkey_url, valkey, stream):
     command = f"{sys.executable} -m conquiet.cli {watch} | head -n 1"
 
     ran = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
 
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -18,7 +18,7 @@ from conquiet import (
     QueueMessage,
     RedisStreamsQueue,
 )
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 
 GROUP = "billing"
 
@@ -536,7 +536,7 @@ def test_8_1_a_connection_that_drops_in_the_middle_of_a_blocking_read_is_visible
     )
     for row in blocked:
         client.client_kill_filter(_id=row["id"])
-    reader.join(timeout=5)
+    reader.join(timeout=HANG_S)
 
     assert not reader.is_alive()
     assert isinstance(raised[0], QueueError)

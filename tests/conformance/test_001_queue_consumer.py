@@ -16,7 +16,7 @@ from sqlalchemy import event, func, insert, select
 from conquiet import DbError, DbSession, Inbox, QueueConsumer, QueueError, install_signal_handlers
 from conquiet.consume.handling import MessageHandling
 from tests.conftest import effects
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 
 GROUP = "billing"
 
@@ -281,7 +281,7 @@ def test_5_1_a_message_that_arrives_while_stop_is_called_is_handled_or_stays_und
         sender.start()
         consumer.stop()
         sender.join()
-        worker.join(timeout=10)
+        worker.join(timeout=HANG_S)
         stats = queue.backlog_stats()
 
         assert not worker.is_alive()

@@ -16,7 +16,7 @@ from conquiet import DrainLimits, OutboxRelay, drain, drain_stale
 from tests.crashes.invariants import broken_by_crash, broken_by_recovery, look
 from tests.crashes.points import CRASHED, CrashPoints, Fault
 from tests.crashes.site import Address, Site
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 
 _ENDED = 0
 _FAILED = 1
@@ -35,7 +35,7 @@ class Scenario:
     dead_lettered: int = 0
     max_points: int = 300
     #: A child that takes longer is killed, and that is a violation.
-    timeout_s: int = 20
+    timeout_s: int = int(HANG_S)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,9 +76,12 @@ class Explorer:
             for point in range(1, most) if only is None else [only]:
                 if self._visit(point) != CRASHED:
                     break
+        signal.alarm(0)
         return self._seen
 
     def _visit(self, point: int) -> int:
+        # Nobody handles SIGALRM, so a point that has no end ends the process.
+        signal.alarm(int(2 * HANG_S))
         with TemporaryDirectory(dir=self._directory) as directory:
             address = Address(
                 url=self._url,
@@ -119,7 +122,7 @@ class Explorer:
         return os.waitstatus_to_exitcode(status)
 
     def _be_child(self, point: int, address: Address, trace: Path) -> NoReturn:
-        # Nobody handles SIGALRM, so it ends the child even in a call that never returns.
+        # As above, and even in a call that never returns.
         signal.alarm(self._scenario.timeout_s)
         status = _FAILED
         try:

@@ -20,7 +20,7 @@ from tests.crashes.mq_invariants import (
 from tests.crashes.mq_site import HOUR_MS, MqSite
 from tests.crashes.points import CrashPoints
 from tests.crashes.site import Address
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 
 _MAX_ROUNDS = 30
 
@@ -44,7 +44,7 @@ class MqScenario:
     #: Entries of one message, with the one that was sent.
     max_copies: int = 1
     max_points: int = 300
-    timeout_s: int = 20
+    timeout_s: int = int(HANG_S)
 
 
 class MqExplorer(Explorer):

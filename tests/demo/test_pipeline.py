@@ -10,7 +10,7 @@ import pytest
 from tests.demo.running import run_demo
 from tests.services import unavailable
 
-pytestmark = [pytest.mark.xdist_group("orchestrators"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.xdist_group("orchestrators")
 
 
 def test_the_whole_pipeline_ends_with_equal_totals_and_leaves_nothing(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from tests.demo.running import processes_of, run_demo, start_demo
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 
 
 def test_the_short_demo_ends_with_table_picture_and_proof_and_leaves_nothing(tmp_path):
@@ -34,9 +34,9 @@ def test_an_order_that_is_missing_in_the_database_fails_the_demo(tmp_path):
 
 def test_ctrl_c_ends_every_process_and_removes_the_directory(tmp_path):
     with start_demo(tmp_path, "--quick", "--orders", "5000") as demo:
-        eventually(lambda: _is_working(tmp_path), timeout_s=60)
+        eventually(lambda: _is_working(tmp_path))
         demo.send_signal(signal.SIGINT)
-        printed, _ = demo.communicate(timeout=60)
+        printed, _ = demo.communicate(timeout=HANG_S)
 
     assert demo.returncode == 130, printed
     assert "nothing is left running" in printed

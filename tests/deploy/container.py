@@ -19,6 +19,7 @@ from sqlalchemy import URL
 
 from tests.deploy import dockerfile
 from tests.deploy.compose import Service
+from tests.eventually import HANG_S
 from tests.services import redis_binary, unavailable
 
 _DATABASE = re.compile(r"//(?P<role>\w+):(?P<password>[^@]*)@postgres:5432/(?P<name>\w+)")
@@ -102,7 +103,7 @@ class Container:
         return done.returncode == 0
 
     def run(
-        self, command: list[str], environment: Mapping[str, str] | None = None, *, timeout_s: float = 60
+        self, command: list[str], environment: Mapping[str, str] | None = None, *, timeout_s: float = HANG_S
     ) -> subprocess.CompletedProcess[str]:
         """As `docker compose exec` does it."""
         return subprocess.run(

@@ -17,7 +17,7 @@ from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue
 from conquiet.errors import DatabaseUnavailableError
 from conquiet.mq import Producer, RetryPolicy, Topic, TopicPolicies, Topics, drain_partition
 from tests.cli.processes import running
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.with_redis.mq.consuming import GROUP, Consumers, metric, quick
 
 #: Names of samples, each with its labels.
@@ -52,7 +52,7 @@ def scraped(url: str) -> Emitted:
 
 
 def _samples_at(address: str) -> Emitted:
-    with urllib.request.urlopen(address, timeout=10) as reply:
+    with urllib.request.urlopen(address, timeout=HANG_S) as reply:
         families = list(text_string_to_metric_families(reply.read().decode()))
     return {
         sample.name: frozenset(sample.labels)

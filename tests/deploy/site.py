@@ -12,13 +12,12 @@ import psutil
 
 from tests.deploy.compose import Service
 from tests.deploy.container import Container, Place
+from tests.eventually import HANG_S
 from tests.services import free_port
 from tests.sessions import kill_sessions, processes_of
 
 #: PostgreSQL is the machine's own; the last two are programs that the project does not install.
 NOT_STARTED = {"postgres", "prometheus", "grafana"}
-
-_START_TIMEOUT_S = 240
 
 
 class Site:
@@ -58,7 +57,7 @@ class Site:
         self._stopping.set()
         left = kill_sessions(self._sessions, "HOME", self.place.directory)
         for process in self._started.values():
-            process.wait(timeout=10)
+            process.wait(timeout=HANG_S)
         assert left == [], f"these processes of {self.place.directory} are left: {left}"
 
     def port(self, name: str, port: int) -> int:
@@ -97,7 +96,7 @@ class Site:
             )
         try:
             if container.service.healthcheck is None:
-                self.exit_codes[name] = process.wait(timeout=_START_TIMEOUT_S)
+                self.exit_codes[name] = process.wait(timeout=HANG_S)
                 assert self.exit_codes[name] == 0, f"{name} ended with {self.exit_codes[name]}"
             else:
                 self._wait_for_health(container, process)
@@ -108,13 +107,13 @@ class Site:
     def _wait_for_health(self, container: Container, process: subprocess.Popen[bytes]) -> None:
         name, check = container.service.name, container.service.healthcheck
         assert check is not None
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        deadline = time.monotonic() + HANG_S
         # As Docker does it, the first look after one interval.
         while not self._stopping.wait(check.start_interval_s):
             assert process.poll() is None, f"{name} ended by itself with {process.returncode}"
             if container.is_healthy():
                 return
-            assert time.monotonic() < deadline, f"{name} is not healthy after {_START_TIMEOUT_S} s"
+            assert time.monotonic() < deadline, f"{name} is not healthy after {HANG_S:.0f} s"
         raise InterruptedError(f"{name}: another service did not start")
 
     def _private(self, name: str) -> dict[str, str]:

@@ -55,7 +55,6 @@ def test_the_program_makes_every_secret_anew(tmp_path, monkeypatch):
     Fernet(made["AIRFLOW_FERNET_KEY"])
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("service", "command"),
     [pair for pair in COMMANDS if pair[0] not in NOT_STARTED and pair[1][0] == "conquiet"],

@@ -10,15 +10,10 @@ from sqlalchemy import create_engine, text
 
 from tests.deploy.compose import services
 from tests.deploy.site import NOT_STARTED, Site
-from tests.eventually import eventually
-
-# Ten frameworks start on two cores.
-pytestmark = pytest.mark.timeout(600)
+from tests.eventually import HANG_S, eventually
 
 SERVERS = [name for name, service in services().items() if service.published and name not in NOT_STARTED]
 ORDERS = 3
-#: The api-server builds half of itself at the first request of a task.
-PATIENCE_S = 120
 
 
 def test_the_migration_ends_and_ends_well(site: Site):
@@ -48,7 +43,7 @@ def test_valkey_keeps_what_it_has_and_refuses_when_it_is_full(site: Site):
 
 
 def test_every_component_of_airflow_is_healthy(site: Site):
-    health = httpx.get(f"{_airflow(site)}/api/v2/monitor/health", timeout=PATIENCE_S).json()
+    health = httpx.get(f"{_airflow(site)}/api/v2/monitor/health", timeout=HANG_S).json()
 
     assert {name: of["status"] for name, of in health.items()} == {
         "metadatabase": "healthy",
@@ -61,7 +56,7 @@ def test_every_component_of_airflow_is_healthy(site: Site):
 def test_the_worker_has_found_the_master(site: Site):
     master = f"http://127.0.0.1:{site.port('spark-master', 8080)}/json/"
 
-    eventually(lambda: httpx.get(master, timeout=PATIENCE_S).json()["aliveworkers"] == 1)
+    eventually(lambda: httpx.get(master, timeout=HANG_S).json()["aliveworkers"] == 1)
 
 
 def test_orders_that_airflow_takes_are_billed_by_dagster_and_seen_by_prometheus(site: Site):
@@ -73,12 +68,12 @@ def test_orders_that_airflow_takes_are_billed_by_dagster_and_seen_by_prometheus(
             billed = text("SELECT order_id FROM bills WHERE order_id LIKE :run")
             return sorted(connection.scalars(billed, {"run": f"{run}/%"}))
 
-    eventually(lambda: len(billed()) >= ORDERS, timeout_s=120, every_s=0.5)
+    eventually(lambda: len(billed()) >= ORDERS, every_s=0.5)
     shop.dispose()
 
     assert billed() == [f"{run}/{number}" for number in range(ORDERS)]
     metrics = httpx.get(
-        f"http://127.0.0.1:{site.port('conquiet-metrics', 9464)}/metrics", timeout=PATIENCE_S
+        f"http://127.0.0.1:{site.port('conquiet-metrics', 9464)}/metrics", timeout=HANG_S
     ).text
     assert "conquiet_mq_up 1.0" in metrics
     assert 'conquiet_mq_lag{group="billing",partition="0",topic="orders"} 0.0' in metrics
@@ -90,13 +85,13 @@ def _airflow(site: Site) -> str:
 
 def _run_dag(site: Site, dag_id: str, **conf: Any) -> str:
     """Start a run by the API, as a user would, and return its id."""
-    token = httpx.get(f"{_airflow(site)}/auth/token", timeout=PATIENCE_S).json()["access_token"]
+    token = httpx.get(f"{_airflow(site)}/auth/token", timeout=HANG_S).json()["access_token"]
     with httpx.Client(
         base_url=f"{_airflow(site)}/api/v2/dags/",
         headers={"Authorization": f"Bearer {token}"},
-        timeout=PATIENCE_S,
+        timeout=HANG_S,
     ) as api:
-        eventually(lambda: api.get(dag_id).is_success, timeout_s=60, every_s=0.5)
+        eventually(lambda: api.get(dag_id).is_success, every_s=0.5)
         api.patch(dag_id, json={"is_paused": False}).raise_for_status()
         answer = api.post(f"{dag_id}/dagRuns", json={"logical_date": None, "conf": conf})
         answer.raise_for_status()

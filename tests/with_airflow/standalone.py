@@ -17,12 +17,11 @@ import httpx
 import psutil
 from sqlalchemy import Engine, create_engine, text
 
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.services import free_port
 from tests.sessions import kill_sessions, processes_of
 
 _REPOSITORY = Path(__file__).parents[2]
-_START_TIMEOUT_S = 120
 
 
 def connection_to(redis_url: str, db_url: str | None = None) -> str:
@@ -64,7 +63,7 @@ class Standalone:
     def start(self) -> None:
         """Start everything and wait until every component is healthy."""
         self._run("standalone")
-        eventually(self._is_healthy, timeout_s=_START_TIMEOUT_S, every_s=0.25)
+        eventually(self._is_healthy, every_s=0.25)
 
     def start_triggerer(self) -> None:
         """Start another triggerer, as a supervisor of services would after one died."""
@@ -76,14 +75,14 @@ class Standalone:
         assert victims, "no triggerer runs"
         for process in victims:
             process.kill()
-        psutil.wait_procs(victims, timeout=10)
+        psutil.wait_procs(victims, timeout=HANG_S)
 
     def stop(self) -> None:
         """Kill every process of this Airflow; nothing of it is left afterwards."""
         # `airflow standalone` leaves its components running when it is told to stop.
         left = kill_sessions(self._sessions, "AIRFLOW_HOME", self.home)
         for started in self._started:
-            started.wait(timeout=10)
+            started.wait(timeout=HANG_S)
         self._metadata.dispose()
         if self._session is not None:
             self._session.close()
@@ -95,7 +94,7 @@ class Standalone:
 
     def run_dag(self, dag_id: str) -> str:
         """Start a run by the API and return its id."""
-        eventually(lambda: self._api("GET", f"dags/{dag_id}").is_success, timeout_s=60, every_s=0.25)
+        eventually(lambda: self._api("GET", f"dags/{dag_id}").is_success, every_s=0.25)
         answer = self._api("POST", f"dags/{dag_id}/dagRuns", json={"logical_date": None})
         answer.raise_for_status()
         return str(answer.json()["dag_run_id"])
@@ -148,7 +147,7 @@ class Standalone:
 
     def _is_healthy(self) -> bool:
         try:
-            health = httpx.get(f"{self._url}/api/v2/monitor/health", timeout=5).json()
+            health = httpx.get(f"{self._url}/api/v2/monitor/health", timeout=60).json()
         except (httpx.HTTPError, ValueError):
             return False
         return all(
@@ -158,8 +157,8 @@ class Standalone:
 
     def _api(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         if self._session is None:
-            token = httpx.get(f"{self._url}/auth/token", timeout=30).json()["access_token"]
-            self._session = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=30)
+            token = httpx.get(f"{self._url}/auth/token", timeout=HANG_S).json()["access_token"]
+            self._session = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=HANG_S)
         return self._session.request(method, f"{self._url}/api/v2/{path}", **arguments)
 
     @property

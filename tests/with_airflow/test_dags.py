@@ -15,6 +15,7 @@ from sqlalchemy import Engine, text
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from conquiet import DrainLimits, EmbeddedServer
 from conquiet.mq import ConsumerConfig, DeadLetters, Message, Producer, RetryPolicy, Topics, drain_partition
+from tests.eventually import HANG_S
 from tests.with_airflow.conftest import asset_events, xcom
 
 FOLDER = Path(__file__).parents[2] / "dags"
@@ -157,7 +158,7 @@ print(*sorted(bag.dags), sep="\\n")
 def test_reading_the_dags_opens_no_connection():
     command = [sys.executable, "-c", _READ_WITHOUT_TOUCHING, str(FOLDER)]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-len(DAGS) :] == DAGS

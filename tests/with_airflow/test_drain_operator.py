@@ -219,7 +219,7 @@ def test_an_idle_deferrable_drain_wakes_up_with_the_first_message(run_dag, order
     def enqueue_when_the_trigger_looks(before: int) -> None:
         try:
             # The task itself looks once before it leaves its worker.
-            eventually(lambda: looks() > before + 4, timeout_s=60)
+            eventually(lambda: looks() > before + 4)
         finally:
             enqueue(orders, 3)
 

@@ -17,12 +17,15 @@ from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 from airflow_provider_conquiet.assets.redis_stream import create_asset, openlineage_name, sanitize_uri
 from airflow_provider_conquiet.get_provider_info import get_provider_info
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from tests.eventually import HANG_S
 
 
 def airflow(*arguments: str) -> str:
     """What the command prints."""
     command = [sys.executable, "-m", "airflow", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=HANG_S, env=os.environ, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

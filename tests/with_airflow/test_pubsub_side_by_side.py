@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.with_airflow.standalone import connection_to
 
 FATAL = 3
@@ -68,7 +68,7 @@ def watcher(broker: PubSub | Stream, done: Path) -> Iterator[subprocess.Popen[by
         yield process
     finally:
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=HANG_S)
 
 
 def processed_of_six(broker: PubSub | Stream, done: Path) -> set[int]:
@@ -78,21 +78,21 @@ def processed_of_six(broker: PubSub | Stream, done: Path) -> set[int]:
         return {int(line) for line in done.read_text().split()}
 
     def send_when_listened_to(number: int, times: int) -> None:
-        eventually(lambda: broker.is_listened_to(times), timeout_s=60)
+        eventually(lambda: broker.is_listened_to(times))
         broker.send(number)
 
     done.touch()
     with watcher(broker, done) as first:
         for number in (1, 2):
             send_when_listened_to(number, times=number)
-            eventually(lambda wanted=number: wanted in processed(), timeout_s=60)
+            eventually(lambda wanted=number: wanted in processed())
         send_when_listened_to(FATAL, times=3)
-        assert first.wait(timeout=30) == -signal.SIGKILL
+        assert first.wait(timeout=HANG_S) == -signal.SIGKILL
     for number in (4, 5):
         broker.send(number)
     with watcher(broker, done):
         send_when_listened_to(6, times=4)
-        eventually(lambda: 6 in processed(), timeout_s=60)
+        eventually(lambda: 6 in processed())
     return processed()
 
 

@@ -25,6 +25,7 @@ from airflow_provider_conquiet.sensors.message import MessageSensor
 from conquiet import RedisStreamsQueue
 from conquiet.mq import Producer, Topics
 from tests.conftest import effects
+from tests.eventually import HANG_S
 from tests.with_airflow.conftest import RunDag, states, xcom
 
 pytestmark = pytest.mark.usefixtures("airflow_connection")
@@ -167,7 +168,7 @@ def test_the_message_sensor_remembers_in_airflow_where_it_looked(
     looked_at.clear()
     orders.enqueue_many({"number": n} for n in range(5))
     with DAG("rescheduled_sensor", schedule=None) as dag:
-        wait = {"mode": "reschedule", "poke_interval": 0.1, "timeout": 30}
+        wait = {"mode": "reschedule", "poke_interval": 0.1, "timeout": HANG_S}
         MessageSensor(task_id="wait", stream=stream, match=enqueue_what_is_waited_for(orders), **wait)
 
     run = run_dag(dag)
@@ -261,7 +262,7 @@ def test_a_kill_between_any_two_steps_neither_loses_a_count_nor_adds_one(
 ):
     ids = orders.enqueue_many({"number": n} for n in range(10))
     program = [sys.executable, "-m", "tests.with_airflow.dying_sensor", stream, moment]
-    killed = subprocess.run(program, check=False, timeout=60, cwd=Path(__file__).parents[2])
+    killed = subprocess.run(program, check=False, timeout=HANG_S, cwd=Path(__file__).parents[2])
     assert killed.returncode == -signal.SIGKILL
     assert orders.backlog_stats().pending > 0
 
@@ -285,7 +286,7 @@ def test_the_drain_sensor_runs_as_a_task(
             handler="tests.with_airflow.handlers:record",
             count="{{ 2 + 3 }}",
             idle_ms=20,
-            timeout=timedelta(seconds=20),
+            timeout=timedelta(seconds=HANG_S),
         )
 
     run = run_dag(dag)

@@ -19,7 +19,7 @@ from tests.services import database, open_engine, redis_server
 from tests.with_airflow.standalone import Standalone, connection_to
 
 # One Airflow at a time: it takes both cores to start.
-pytestmark = [pytest.mark.xdist_group("orchestrators"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("orchestrators")
 
 BURST = 2_500
 #: Two events of each message are stored one by one, fifty to a hundred a second.
@@ -80,7 +80,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_a_burst_through_the_doorbell_ends_with_nothing_left_and_each_effect_once(site: Site):
     site.add("orders", 1, BURST)
 
-    eventually(lambda: site.is_done("orders", "billing"), timeout_s=120, every_s=0.2)
+    eventually(lambda: site.is_done("orders", "billing"), every_s=0.2)
 
     with site.engine.connect() as connection:
         billed = connection.scalars(text("SELECT order_id FROM bills ORDER BY order_id")).all()
@@ -91,7 +91,7 @@ def test_a_task_that_is_killed_in_a_message_is_retried_and_each_effect_happens_o
     ids = site.add("fatal", 1, 20) + site.add("fatal", 21, 1, is_fatal=True) + site.add("fatal", 22, 20)
 
     run_id = site.airflow.run_dag("dies_in_a_message")
-    state = eventually(lambda: _end_of(site, "dies_in_a_message", run_id), timeout_s=120, every_s=0.3)
+    state = eventually(lambda: _end_of(site, "dies_in_a_message", run_id), every_s=0.3)
 
     assert state == "success"
     assert site.airflow.task_tries("dies_in_a_message", run_id, "drain") == 2
@@ -108,23 +108,23 @@ def _end_of(site: Site, dag_id: str, run_id: str) -> str | None:
 
 def test_the_message_trigger_loses_nothing_when_the_triggerer_is_killed_in_the_middle(site: Site):
     ids = site.add("killed", 1, 300)
-    eventually(lambda: site.airflow.events_stored("told_of_killed") >= 50, timeout_s=90, every_s=0.1)
+    eventually(lambda: site.airflow.events_stored("told_of_killed") >= 50, every_s=0.1)
     site.airflow.kill_triggerer()
     stored = site.airflow.events_stored("told_of_killed")
     ids += site.add("killed", 301, 50)
     site.airflow.start_triggerer()
 
-    eventually(lambda: site.is_done("killed", "told_of_killed"), timeout_s=120, every_s=0.2)
+    eventually(lambda: site.is_done("killed", "told_of_killed"), every_s=0.2)
 
     assert stored < 300
     assert {event["id"] for event in site.airflow.event_payloads("told_of_killed")} == set(ids)
 
 
 def test_two_watchers_lose_nothing_in_a_burst(site: Site):
-    groups = [eventually(lambda: _second_group(site), timeout_s=60, every_s=0.2), "told_of_burst"]
+    groups = [eventually(lambda: _second_group(site), every_s=0.2), "told_of_burst"]
 
     for group in groups:
-        eventually(lambda name=group: site.is_done("burst", name), timeout_s=200, every_s=0.2)
+        eventually(lambda name=group: site.is_done("burst", name), every_s=0.2)
 
     # A set: what was on its way when the triggerer was killed is told twice.
     for asset in ("told_of_burst", "told_of_burst_too"):

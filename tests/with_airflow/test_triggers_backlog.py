@@ -14,7 +14,7 @@ from airflow.sdk import Asset, AssetWatcher
 from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
 from conquiet import EmbeddedServer, RedisStreamsQueue
 from conquiet.mq import Producer, Topics
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.with_airflow.standalone import connection_to
 
 pytestmark = pytest.mark.usefixtures("connection")
@@ -65,9 +65,9 @@ async def looks(client: redis.Redis, count: int) -> None:
     await until(lambda: asked() >= before + count)
 
 
-async def until(check: Callable[[], object], timeout_s: float = 20.0) -> None:
+async def until(check: Callable[[], object]) -> None:
     """`eventually`, for a loop that must go on meanwhile."""
-    await asyncio.to_thread(eventually, check, timeout_s)
+    await asyncio.to_thread(eventually, check)
 
 
 async def events_of_some_looks(client: redis.Redis, trigger: BacklogTrigger) -> list[dict]:
@@ -217,7 +217,7 @@ def test_a_trigger_that_is_cancelled_at_any_moment_ends(client: redis.Redis, str
         for _ in range(steps):
             await asyncio.sleep(0)
         task.cancel()
-        done, _ = await asyncio.wait([task], timeout=5)
+        done, _ = await asyncio.wait([task], timeout=HANG_S)
         return bool(done)
 
     async def scenario() -> list[int]:

@@ -17,7 +17,7 @@ from airflow_provider_conquiet.triggers import watched_stream
 from airflow_provider_conquiet.triggers.message import MessageTrigger
 from conquiet import EmbeddedServer, QueueConfig, RedisStreamsQueue
 from conquiet.consume import quarantine_stream
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.with_airflow.standalone import connection_to
 
 BURST = 2_500
@@ -89,9 +89,9 @@ async def triggerer(**settings: float) -> AsyncIterator[Triggerer]:
         await running.stop()
 
 
-async def until(check: Callable[[], object], timeout_s: float = 20.0) -> None:
+async def until(check: Callable[[], object]) -> None:
     """`eventually`, for a loop that must go on meanwhile."""
-    await asyncio.to_thread(eventually, check, timeout_s)
+    await asyncio.to_thread(eventually, check)
 
 
 def pending(client: redis.Redis, stream: str, group: str = "watcher") -> int:
@@ -421,7 +421,7 @@ asyncio.run(main())
 """
 
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=HANG_S
     )
 
     assert done.returncode == 0, done.stderr

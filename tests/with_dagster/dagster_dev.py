@@ -39,7 +39,7 @@ def dagster_dev(home: Path, module: str, environment: dict[str, str]) -> Iterato
             command, cwd=home, env=variables, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            eventually(lambda: _is_up(port, process), timeout_s=90, every_s=0.2)
+            eventually(lambda: _is_up(port, process), every_s=0.2)
             assert "Error loading repository location" not in (home / "dev.log").read_text()
             with dg.DagsterInstance.from_config(str(home)) as instance:
                 yield instance
@@ -53,7 +53,7 @@ def dagster_dev(home: Path, module: str, environment: dict[str, str]) -> Iterato
 def _is_up(port: int, process: subprocess.Popen[bytes]) -> bool:
     assert process.poll() is None, "dagster dev ended by itself"
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=60) as answer:
             return answer.status == 200
     except OSError:
         return False

@@ -15,7 +15,7 @@ from dagster_conquiet import RedisStreamsResource
 from dagster_defs import embedded
 from dagster_defs.definitions import defs
 from dagster_defs.resources import BillingDatabase
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,7 +80,9 @@ def test_dagster_validates_the_definitions_and_loading_them_touches_nothing(tmp_
     environment.pop("DAGSTER_HOME", None)
     command = [sys.executable, "-m", "dagster", "definitions", "validate", "-m", "dagster_defs.definitions"]
 
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S
+    )
 
     assert done.returncode == 0, done.stderr
     assert "All code locations passed validation" in done.stderr + done.stdout
@@ -94,7 +96,7 @@ def test_processes_share_one_private_server_and_its_data_outlives_it(tmp_path):
 
     def url_in_another_process() -> str:
         return subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+            command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANG_S
         ).stdout
 
     first = url_in_another_process().strip()

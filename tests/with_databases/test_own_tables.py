@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import Engine, func, inspect, select, table
 
 from conquiet import DbSession, Inbox, Outbox
+from tests.eventually import HANG_S
 from tests.with_databases.conftest import OpenDb
-from tests.with_databases.threads import PATIENCE_S, Running
+from tests.with_databases.threads import Running
 
 REFUSED = ["", "2box", "a box", "a-box", "public.box", 'a"box', "box;", "bóx", "box\n", "b" * 64, None]
 
@@ -63,7 +64,7 @@ def test_table_may_be_created_by_many_at_once(open_db: OpenDb, kind: type[Inbox 
 
     def create(engine: Engine) -> None:
         with engine.connect():
-            start.wait(PATIENCE_S)
+            start.wait(HANG_S)
         kind(table="box").create_table(engine)
 
     threads = [Running(lambda engine=engine: create(engine)) for engine in engines]

@@ -7,10 +7,9 @@ from concurrent.futures import Future
 from threading import Event, Thread
 from typing import Generic, TypeVar
 
-T = TypeVar("T")
+from tests.eventually import HANG_S
 
-#: Far more than any step of these tests takes.
-PATIENCE_S = 20.0
+T = TypeVar("T")
 
 
 class Running(Generic[T]):
@@ -23,11 +22,11 @@ class Running(Generic[T]):
 
     def result(self) -> T:
         """What the call returned; raises what it raised."""
-        return self._future.result(PATIENCE_S)
+        return self._future.result(HANG_S)
 
     def error(self) -> BaseException | None:
         """What the call raised."""
-        return self._future.exception(PATIENCE_S)
+        return self._future.exception(HANG_S)
 
     def _run(self) -> None:
         try:
@@ -38,4 +37,4 @@ class Running(Generic[T]):
 
 def await_event(event: Event) -> None:
     """Wait for what another thread does."""
-    assert event.wait(PATIENCE_S), f"still not set after {PATIENCE_S} s"
+    assert event.wait(HANG_S), f"still not set after {HANG_S:.0f} s"

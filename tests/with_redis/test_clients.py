@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import redis
 from redis.backoff import NoBackoff
@@ -82,11 +80,10 @@ def test_a_read_ends_before_the_clients_socket_timeout_would_cut_it_off(server_u
     with redis.Redis.from_url(server_url, socket_timeout=0.6, retry=Retry(NoBackoff(), retries)) as handed_in:
         queue = RedisStreamsQueue(handed_in, QueueConfig(stream, GROUP, "worker-1", block_ms=5_000))
         reads_before = calls_of_xreadgroup(client)
-        started = time.monotonic()
 
         assert queue.read(5_000) == []
 
-        assert time.monotonic() - started < 0.6
+        # One that is cut off would be an error, or be sent again.
         assert calls_of_xreadgroup(client) - reads_before == 1
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import insert, select
 
 from conquiet import DbError, DrainError, DrainLimits, Inbox, MalformedEntryError, QueueError, drain
 from tests.conftest import effects
+from tests.eventually import HANG_S
 
 GROUP = "billing"
 
@@ -396,7 +397,7 @@ def test_two_drains_at_a_time_share_the_messages(make_queue, engine, client, str
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(timeout=30)
+        worker.join(timeout=HANG_S)
 
     assert sorted(handled) == sorted(ids)
     assert pending(client, stream) == {}

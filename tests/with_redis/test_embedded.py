@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ import redis
 from conquiet.embedded import EmbeddedServer, launch, ports, processes
 from conquiet.embedded.binary import find_binary
 from conquiet.errors import EmbeddedServerError
+from tests.eventually import HANG_S, eventually
 
 needs_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux has a parent death signal and /proc"
@@ -78,13 +78,6 @@ def script(tmp_path: Path) -> Iterator[RunScript]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-
-
-def eventually(is_so: Callable[[], bool], timeout_s: float = 10) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not (so := is_so()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return so
 
 
 def client(server: EmbeddedServer) -> redis.Redis:
@@ -311,7 +304,7 @@ def test_a_forked_child_that_exits_leaves_the_server_running(
         "    print(redis.Redis.from_url(server.url).ping(), server.dir.exists())"
     )
 
-    output, _ = parent.communicate(timeout=30)
+    output, _ = parent.communicate(timeout=HANG_S)
 
     assert output == "True True\n"
 
@@ -331,13 +324,13 @@ def test_a_ctrl_c_leaves_the_server_to_the_cleanup_of_its_parent(
 
     os.killpg(parent.pid, signal.SIGINT)
 
-    assert parent.communicate(timeout=30)[0] == "1000\n"
+    assert parent.communicate(timeout=HANG_S)[0] == "1000\n"
 
 
 def test_a_server_left_running_is_stopped_at_exit(script: RunScript, tmp_path: Path) -> None:
     parent = script("from conquiet.embedded import EmbeddedServer\nserver = EmbeddedServer()\nserver.start()")
 
-    parent.communicate(timeout=30)
+    parent.communicate(timeout=HANG_S)
 
     assert parent.returncode == 0
     assert list(tmp_path.glob("conquiet-*")) == []

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from conquiet.queue.metrics import QueueMetrics
+from tests.eventually import HANG_S
 
 
 class BrokenRegistry(CollectorRegistry):
@@ -75,7 +76,7 @@ def test_multiprocess_mode_adds_up_the_processes_and_a_missing_directory_does_no
 
     for consumer in ("worker-1", "worker-2"):
         command = [sys.executable, "-c", WORKER, valkey_url, stream, consumer]
-        subprocess.run(command, env=environment, check=True, timeout=60)
+        subprocess.run(command, env=environment, check=True, timeout=HANG_S)
 
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(tmp_path / "metrics"))

@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from conquiet import EmbeddedServer, QueueConfig, QueueError, RedisStreamsQueue
 from conquiet.queue import open_client
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.services import free_port, redis_binary, unavailable
 
 CONFIG = QueueConfig("orders", "billing", "worker-1", block_ms=50)
@@ -172,7 +172,7 @@ def tls_server(tmp_path):
         yield port, tmp_path
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=HANG_S)
 
 
 def is_listening(port: int) -> bool:
@@ -235,7 +235,7 @@ def running_sentinel(directory, primary):
         yield port
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=HANG_S)
 
 
 def knows_replica(watcher: redis.Redis) -> bool:
@@ -264,7 +264,7 @@ def test_sentinel_finds_the_primary_and_after_a_failover_the_new_one(sentinel):
             except QueueError:
                 return False
 
-        eventually(reads_from_the_new_primary, timeout_s=40)
+        eventually(reads_from_the_new_primary)
 
 
 def test_a_sentinel_that_does_not_know_the_service_is_visible(sentinel):

@@ -32,7 +32,7 @@ def main(url: str, topic_name: str, rows: int) -> None:
     df = spark.range(0, rows, 1, 4).select(F.col("id").alias("number"), F.lit("x" * 150).alias("pad"))
     with ThreadPoolExecutor() as pool:
         written = pool.submit(publish, df, url=url, topic=topic_name, key="number")
-        eventually(lambda: added() > 5_000 or written.done(), timeout_s=300, every_s=0.001)
+        eventually(lambda: added() > 5_000 or written.done(), every_s=0.001)
         os.kill(_executors()[0], signal.SIGKILL)
         print("added at the kill:", added(), flush=True)
         written.result()

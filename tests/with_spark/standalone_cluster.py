@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pyspark
 
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.services import free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -30,21 +30,21 @@ def spark_cluster(folder: Path, environment: dict[str, str], workers: int = 2) -
         ports = ["--port", str(port), "--webui-port", str(web_port)]
         master = ["--host", "127.0.0.1", *ports]
         stack.enter_context(_running("master.Master", master, folder / "master.log", environment))
-        eventually(lambda: _alive_workers(web_port) == 0, timeout_s=120, every_s=0.2)
+        eventually(lambda: _alive_workers(web_port) == 0, every_s=0.2)
         for number in range(workers):
             work = folder / f"worker-{number}"
             arguments = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--work-dir", str(work)]
             arguments += ["--webui-port", str(free_port()), url]
             log = folder / f"worker-{number}.log"
             stack.enter_context(_running("worker.Worker", arguments, log, environment))
-        eventually(lambda: _alive_workers(web_port) == workers, timeout_s=120, every_s=0.2)
+        eventually(lambda: _alive_workers(web_port) == workers, every_s=0.2)
         yield url
 
 
 def _alive_workers(web_port: int) -> int | None:
     """As the master tells; `None` while it does not answer."""
     try:
-        with urlopen(f"http://127.0.0.1:{web_port}/json/", timeout=5) as reply:
+        with urlopen(f"http://127.0.0.1:{web_port}/json/", timeout=60) as reply:
             return int(json.load(reply)["aliveworkers"])
     except OSError:
         return None
@@ -64,7 +64,7 @@ def _running(name: str, arguments: list[str], log: Path, environment: dict[str, 
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=HANG_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -11,6 +11,7 @@ import pytest
 from conquiet.spark.jobs import ExitCode, JobError, application_of, arguments_of, check_arguments
 from conquiet.spark.jobs.command_line import parse
 from conquiet.spark.jobs.credentials import Credentials
+from tests.eventually import HANG_S
 from tests.with_spark.job_runs import run_here
 
 GOOD = {"table": "orders", "to_topic": "totals"}
@@ -181,7 +182,7 @@ def test_help_names_the_exit_codes_and_needs_no_spark():
         "from conquiet.spark.jobs.running import run_job; run_job('aggregate', ['--help'])",
     ]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
 
     assert "3 no such topic" in done.stdout
     assert "--window" in done.stdout

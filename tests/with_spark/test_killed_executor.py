@@ -10,14 +10,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
+from tests.eventually import HANG_S
 from tests.with_spark.server_side import numbers_in, streams_of
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(400)
 def test_rows_are_written_once_when_an_executor_is_killed(spark, valkey, valkey_url, topic, tmp_path):
     total = 200_000
     command = [sys.executable, "-m", "tests.with_spark.executors", valkey_url, topic.name, str(total)]
@@ -33,7 +31,7 @@ def test_rows_are_written_once_when_an_executor_is_killed(spark, valkey, valkey_
         start_new_session=True,
     )
     try:
-        output, errors = process.communicate(timeout=380)
+        output, errors = process.communicate(timeout=HANG_S)
     finally:
         # Everything that it started is in its group, and it has no use for it any more.
         with suppress(ProcessLookupError):

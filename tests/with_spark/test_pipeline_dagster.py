@@ -57,7 +57,6 @@ def metadata_of(result, asset: str) -> dict:
     return {name: value.value for name, value in event.metadata.items()}
 
 
-@pytest.mark.timeout(600)
 def test_orders_become_totals_a_second_run_changes_nothing_and_a_missing_total_fails_the_run(shop, instance):
     job = defs.resolve_job_def("order_pipeline")
     of = {"resources": shop, "instance": instance}
@@ -88,7 +87,6 @@ def test_orders_become_totals_a_second_run_changes_nothing_and_a_missing_total_f
     assert [check.passed for check in checked.get_asset_check_evaluations()] == [False]
 
 
-@pytest.mark.timeout(300)
 def test_a_topic_that_is_missing_fails_the_step_at_once_with_a_sentence(shop, instance):
     asset = build_spark_asset(
         SparkJobSpec(to_topic="nowhere", options={"query": "SELECT 1 AS x"}),

@@ -13,11 +13,12 @@ from conquiet import EmbeddedServer
 from conquiet.mq import Topics
 from conquiet.queue import open_client
 from conquiet.spark.jobs import application_of, arguments_of
+from tests.eventually import HANG_S
 from tests.with_spark.job_runs import envelopes
 from tests.with_spark.standalone_cluster import spark_cluster
 from tests.with_spark.submitting import spark_submit, submit_environment
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.xdist_group("spark")
 
 ROWS = 20_000
 
@@ -27,7 +28,7 @@ def submit(job: str, master: str, environment: dict[str, str], **options) -> dic
     settings = ["--master", master, "--executor-memory", "512m", "--total-executor-cores", "2"]
     command = [spark_submit(), *settings, application_of(job), *arguments_of(options)]
     done = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=400, check=False
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stderr[-3_000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -63,7 +63,7 @@ def test_rows_are_written_once_when_python_workers_are_killed(spark, valkey, val
 
     with ThreadPoolExecutor() as pool:
         written = pool.submit(publish, df, url=valkey_url, topic=topic.name, key="number")
-        eventually(lambda: added() > 5_000 or written.done(), timeout_s=120, every_s=0.001)
+        eventually(lambda: added() > 5_000 or written.done(), every_s=0.001)
         for pid in pids_connected_to(valkey_url):
             os.kill(pid, signal.SIGKILL)
         at_kill = added()

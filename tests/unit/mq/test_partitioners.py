@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from conquiet.mq import ConsistentHashPartitioner, HashPartitioner, RoundRobinPartitioner
 from conquiet.mq.send.partitioners import stable_hash
+from tests.eventually import HANG_S
 
 KEYS = [f"customer-{n}" for n in range(4_000)]
 
@@ -55,7 +56,7 @@ def test_another_process_with_another_hash_seed_agrees():
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=HANG_S,
     )
 
     partitioners = (HashPartitioner(), ConsistentHashPartitioner())

@@ -14,7 +14,7 @@ import redis
 from prometheus_client import REGISTRY
 
 from conquiet.mq import ConsumerConfig, PartitionConsumer, RetryPolicy, Topic, Topics
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 
 GROUP = "billing"
 
@@ -54,7 +54,7 @@ class RunningConsumer:
         self.join()
 
     def join(self) -> None:
-        self._thread.join(timeout=15)
+        self._thread.join(timeout=HANG_S)
         assert not self.is_running, "the consumer did not end"
 
     def _run(self) -> None:
@@ -87,7 +87,7 @@ class Consumers:
     def end(self) -> None:
         for process in self._processes:
             process.kill()
-            process.wait(timeout=10)
+            process.wait(timeout=HANG_S)
         for running in self._running:
             running.consumer.stop()
         for running in self._running:

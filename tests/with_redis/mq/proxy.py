@@ -8,6 +8,8 @@ from collections import deque
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+from tests.eventually import HANG_S
+
 
 class LossyProxy:
     """Stands between a client and its server from `with` to the end of the block."""
@@ -41,7 +43,7 @@ class LossyProxy:
                 opened.shutdown(socket.SHUT_RDWR)
             opened.close()
         for thread in self._threads:
-            thread.join(timeout=5)
+            thread.join(timeout=HANG_S)
 
     def _begin(self, target, *arguments) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)

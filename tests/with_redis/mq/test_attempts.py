@@ -10,7 +10,7 @@ from conquiet.errors import LeaseLostError
 from conquiet.mq import Message, RetryPolicy, Topic, Topics
 from conquiet.mq.scripts import script
 from conquiet.queue import open_client
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, pending, quick, wait_until_finished
 from tests.with_redis.mq.proxy import LossyProxy
 
@@ -122,7 +122,7 @@ def test_processes_that_die_give_up_what_killed_them_and_not_what_they_had_read(
 
     for _ in range(3):
         client.delete(topic.keys.lease(GROUP, 0))
-        start.process(server_url, topic, "die_of_poison", max_attempts=1).wait(timeout=20)
+        start.process(server_url, topic, "die_of_poison", max_attempts=1).wait(timeout=HANG_S)
     seen = Seen()
     start(topic, seen, config=quick(retry=RetryPolicy(max_attempts=1)))
 

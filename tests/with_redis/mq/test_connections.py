@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, insert, select
 from conquiet import DrainLimits, Inbox
 from conquiet.mq import Producer, RetryPolicy, drain_partition
 from tests.conftest import effects
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.with_redis.mq.consuming import GROUP, dead_letters, owners, quick, wait_until_finished
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -85,7 +85,7 @@ def test_a_partition_that_is_never_idle_leaves_a_connection_to_the_others(
         producer.send(topic.name, {"n": "first"}, partition=partition)
     start(topic, busy, engine=make_engine(pool_size=1), config=quick(retry=ONCE))
 
-    assert others_turn.wait(timeout=20)
+    assert others_turn.wait(timeout=HANG_S)
     wait_until_finished(topic)
     assert dead_letters(topic) == []
 
@@ -99,11 +99,11 @@ def test_a_partition_that_is_acquired_while_no_connection_is_free_does_not_hold_
     def hold(msg, session):
         write(msg, session)
         begun.set()
-        assert go_on.wait(timeout=20)
+        assert go_on.wait(timeout=HANG_S)
 
     producer.send(topic.name, {"n": 0})
     running = start(topic, hold, engine=engine, inbox=Inbox(), config=quick(lease_ttl_ms=2_000))
-    assert begun.wait(timeout=10)
+    assert begun.wait(timeout=HANG_S)
     grown = topics.grow(topic.name, 2)
     Producer(topic.client).send(topic.name, {"n": 1}, partition=1)
     eventually(lambda: owners(grown) == [running.name] * 2)

@@ -11,7 +11,7 @@ from sqlalchemy import insert, select
 from conquiet import Inbox
 from conquiet.mq import ConsumerConfig, PartitionConsumer, Topics
 from tests.conftest import effects
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.with_redis.mq.consuming import (
     GROUP,
     Seen,
@@ -228,15 +228,17 @@ def test_a_paused_consumer_begins_no_message_and_keeps_its_partitions(topic, sen
     eventually(lambda: seen.ids == ids)
 
 
-def test_what_was_read_before_a_pause_is_handled_at_once_after_it(topic, send, start):
+def test_what_was_read_before_a_pause_is_handled_at_once_after_it(topic, send, start, client):
     ids = send(5)
     seen = Seen()
+    reads = []
     running, has_started = None, threading.Event()
 
     def pause_at_the_second(msg):
         seen(msg)
+        reads.append(client.info("commandstats")["cmdstat_xreadgroup"]["calls"])
         if len(seen) == 2:
-            assert has_started.wait(timeout=10)
+            assert has_started.wait(timeout=HANG_S)
             running.consumer.pause()
 
     running = start(topic, pause_at_the_second)
@@ -246,7 +248,9 @@ def test_what_was_read_before_a_pause_is_handled_at_once_after_it(topic, send, s
 
     running.consumer.resume()
 
-    eventually(lambda: seen.ids == ids, timeout_s=0.5)
+    eventually(lambda: seen.ids == ids)
+    # At once: before anything else is read.
+    assert len(set(reads)) == 1
 
 
 def test_stop_hands_back_what_was_not_begun_and_releases_the_lease(topic, send, start):
@@ -255,10 +259,10 @@ def test_stop_hands_back_what_was_not_begun_and_releases_the_lease(topic, send, 
 
     def wait(msg):
         begun.set()
-        assert go_on.wait(timeout=10)
+        assert go_on.wait(timeout=HANG_S)
 
     running = start(topic, wait)
-    assert begun.wait(timeout=10)
+    assert begun.wait(timeout=HANG_S)
     running.consumer.stop()
     go_on.set()
     running.join()
@@ -311,7 +315,7 @@ def test_a_handler_that_runs_too_long_is_logged_and_counted(topic, send, start, 
     go_on = threading.Event()
     labels = {"topic": topic.name, "group": GROUP}
 
-    start(topic, lambda msg: go_on.wait(timeout=10), config=quick(handler_timeout_s=0.1))
+    start(topic, lambda msg: go_on.wait(timeout=HANG_S), config=quick(handler_timeout_s=0.1))
 
     eventually(lambda: metric("conquiet_mq_handlers_overdue", **labels) == 1)
     assert caplog.text.count("runs longer than 0.1 s") == 1

@@ -10,7 +10,7 @@ from conquiet.errors import QueueError
 from conquiet.mq import Producer, Topics
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.scripts import script
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import GROUP, Seen, owners, pending, quick, wait_until_finished
 from tests.with_redis.mq.interrupts import InterruptError, interruptible_client
@@ -100,7 +100,7 @@ def test_a_consumer_that_is_interrupted_again_and_again_ends_after_its_workers(s
 
     def slow(msg):
         begun(msg)
-        assert go_on.wait(timeout=10)
+        assert go_on.wait(timeout=HANG_S)
         ended(msg)
 
     producer.send_many(wide.name, [{"n": n} for n in range(4)])

@@ -12,7 +12,7 @@ from conquiet import EmbeddedServer, Inbox
 from conquiet.mq import DeadLetter, Message, PartitionConsumer, Producer, Retry, TopicError, Topics
 from conquiet.queue.connection import open_client
 from tests.conftest import effects
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import (
     GROUP,
@@ -115,11 +115,11 @@ def test_settlements_are_fenced(topic, start, client):
 
     def wait(msg):
         entered.set()
-        assert go_on.wait(timeout=10)
+        assert go_on.wait(timeout=HANG_S)
 
     # Not a lease that may end meanwhile: its next holder would take the entry from the thief.
     start(topic, wait, config=quick(lease_ttl_ms=60_000))
-    assert entered.wait(timeout=10)
+    assert entered.wait(timeout=HANG_S)
     ((entry_id, _),) = pending(topic).items()
     client.xclaim(topic.keys.stream(3), GROUP, "thief", 0, [entry_id])
     go_on.set()

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from conquiet.mq import DeadLetter, Message, Retry
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.with_redis.mq.consuming import GROUP, metric, quick, wait_until_finished
 
 
@@ -114,7 +114,7 @@ def test_consumers_of_one_group_in_one_process_share_their_gauges(wide, producer
     producer.send_many(wide.name, [Message(payload={"n": n}, partition=n) for n in range(4)])
 
     def hang(msg):
-        assert go_on.wait(timeout=10)
+        assert go_on.wait(timeout=HANG_S)
 
     config = {"handler_timeout_s": 0.05}
     first, second = (start(wide, hang, config=quick(**config)) for _ in range(2))

@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from conquiet import DrainLimits
 from conquiet.mq import DeadLetter, DeadLetters, LeaseLostError, Message, RetryPolicy, drain_partition
 from conquiet.tracing import disable, enable
+from tests.eventually import HANG_S
 from tests.spans import id_of, parent_of, trace_of, traceparent_of
 from tests.with_redis.mq.consuming import GROUP, Seen, quick, wait_until_finished
 
@@ -71,7 +72,7 @@ def test_the_trace_goes_on_in_another_process(topic, producer, server_url, spans
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=HANG_S,
     )
 
     there = {span["name"].split(" ")[0]: span for span in map(json.loads, ran.stdout.splitlines())}

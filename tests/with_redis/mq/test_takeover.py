@@ -18,7 +18,7 @@ from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.scripts import script
 from conquiet.queue.connection import open_client
 from tests.conftest import effects
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.with_redis.mq.consuming import (
     GROUP,
     Seen,
@@ -83,7 +83,7 @@ def test_the_dead_owners_messages_are_taken_over_in_order_beyond_one_batch(
     eventually(lambda: len(pending(topic)) == 20)
     eventually(notes)
     dead.kill()
-    dead.wait(timeout=10)
+    dead.wait(timeout=HANG_S)
     seen = Seen()
 
     start(topic, seen, config=quick(batch_size=3))
@@ -99,7 +99,7 @@ def test_order_per_key_is_kept_over_a_take_over_in_the_middle(server_url, topic,
     dead = start.process(server_url, topic, "hang_at_last", batch_size=10)
     eventually(lambda: len(notes()) == 8)
     dead.kill()
-    dead.wait(timeout=10)
+    dead.wait(timeout=HANG_S)
     seen = Seen()
 
     start(topic, seen)
@@ -117,7 +117,7 @@ def test_a_message_that_kills_its_process_is_a_dead_letter_after_the_last_delive
     producer.send_many(topic.name, [{"n": 0}, {"n": 1, "poison": True}, {"n": 2}, {"n": 3}])
 
     for deaths in (1, 2):
-        start.process(server_url, topic, "die_of_poison", lease_ttl_ms=700).wait(timeout=20)
+        start.process(server_url, topic, "die_of_poison", lease_ttl_ms=700).wait(timeout=HANG_S)
         assert len([note for note in notes() if note[0] == 1]) == deaths
     seen = Seen()
     start(topic, seen, config=quick(retry=RetryPolicy(max_attempts=2)))
@@ -137,7 +137,7 @@ def test_a_handler_longer_than_the_lease_is_not_delivered_twice(topic, send, sta
 
     def slow(msg):
         seen(msg)
-        assert go_on.wait(timeout=10)
+        assert go_on.wait(timeout=HANG_S)
 
     first = start(topic, slow, config=quick(lease_ttl_ms=600))
     eventually(lambda: seen)
@@ -199,10 +199,10 @@ def test_an_owner_that_lost_its_lease_in_the_handler_commits_nothing(topic, send
     def write(msg, session):
         session.execute(insert(effects), {"entry_id": msg.id, "note": ""})
         begun.set()
-        assert stolen.wait(timeout=10)
+        assert stolen.wait(timeout=HANG_S)
 
     running = start(topic, write, engine=engine)
-    assert begun.wait(timeout=10)
+    assert begun.wait(timeout=HANG_S)
     steal(topic)
     eventually(lambda: running.consumer._owned[0].channel.lease_is_certain_until < lease_clock())
     stolen.set()
@@ -323,11 +323,11 @@ def test_stop_waits_for_the_handler_even_if_the_server_is_away(durable, name, st
 
         def slow(msg):
             begun.set()
-            assert go_on.wait(timeout=10)
+            assert go_on.wait(timeout=HANG_S)
             ended.set()
 
         running = start(topic, slow)
-        assert begun.wait(timeout=10)
+        assert begun.wait(timeout=HANG_S)
         durable.kill()
         running.consumer.stop()
 

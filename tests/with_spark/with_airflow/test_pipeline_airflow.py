@@ -88,7 +88,6 @@ def state_of(engine) -> dict:
         }
 
 
-@pytest.mark.timeout(600)
 def test_orders_become_totals_and_a_second_run_changes_nothing(shop, run_dag, submitted, capfd):
     from airflow.dag_processing.dagbag import DagBag
 
