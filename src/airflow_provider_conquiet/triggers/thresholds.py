@@ -1,10 +1,10 @@
-"""Thresholds: from which backlog on somebody must be told."""
+"""Thresholds: which backlog rings the doorbell or ends a wait."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, TypedDict
 
 from conquiet import BacklogStats
 
@@ -12,11 +12,19 @@ from conquiet import BacklogStats
 _COUNT_LIMIT = 1_000
 
 
+class ThresholdArguments(TypedDict, total=False):
+    """The arguments of `Thresholds`, for what takes them too."""
+
+    min_lag: int | None
+    min_pending: int | None
+    min_age_s: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
     """Any one that is given and reached is enough; pending messages count where `min_pending` is given."""
 
-    #: Messages that the group has not been given yet.
+    #: Messages that were not delivered to the group yet.
     min_lag: int | None = 1
     #: Messages delivered and not acked.
     min_pending: int | None = None
@@ -24,11 +32,7 @@ class Thresholds:
     min_age_s: float | None = None
 
     def __post_init__(self) -> None:
-        given = {
-            name: value
-            for name in ("min_lag", "min_pending", "min_age_s")
-            if (value := getattr(self, name)) is not None
-        }
+        given = {name: value for name, value in asdict(self).items() if value is not None}
         if not given:
             raise ValueError("give at least one of min_lag, min_pending and min_age_s")
         for name, value in given.items():
@@ -36,13 +40,17 @@ class Thresholds:
             if isinstance(value, bool) or not isinstance(value, kinds) or value <= 0:
                 raise ValueError(f"{name} must be a positive number, got {value!r}")
 
+    def as_arguments(self) -> ThresholdArguments:
+        """As keyword arguments."""
+        return {"min_lag": self.min_lag, "min_pending": self.min_pending, "min_age_s": self.min_age_s}
+
     @property
     def count_limit(self) -> int:
-        """How far a look must count so that an unknown lag certainly reaches `min_lag`."""
+        """How far entries must be counted so that an unknown lag certainly reaches `min_lag`."""
         return max(_COUNT_LIMIT, self.min_lag or 0)
 
     def are_reached_by(self, backlog: Backlog) -> bool:
-        """Whether somebody must be told."""
+        """Whether any threshold is reached."""
         if self.min_lag is not None and (backlog.lag is None or backlog.lag >= self.min_lag):
             return True
         if self.min_pending is not None and backlog.pending >= self.min_pending:
@@ -51,7 +59,7 @@ class Thresholds:
         return self.min_age_s is not None and age_ms is not None and age_ms >= self.min_age_s * 1000
 
     def event_of(self, backlog: Backlog) -> dict[str, Any]:
-        """What an event or an XCom says of it: names and counts, never payloads."""
+        """The event or XCom: names and counts, never payloads."""
         return {
             backlog.kind: backlog.name,
             "group": backlog.group,
@@ -69,7 +77,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What a group has before it in one stream, or in all partitions of a topic."""
+    """The backlog of a group in one stream, or in all partitions of a topic."""
 
     #: "stream" or "topic".
     kind: str
@@ -94,13 +102,6 @@ class Backlog:
             oldest_undelivered_age_ms=_oldest(part.oldest_undelivered_age_ms for part in parts),
             oldest_pending_age_ms=_oldest(part.oldest_pending_age_ms for part in parts),
         )
-
-
-def stream_or_topic(stream: str | None, topic: str | None) -> tuple[str, str]:
-    """Which of the two was given, as ("stream" | "topic", its name)."""
-    if (stream is None) == (topic is None):
-        raise ValueError(f"give either a stream or a topic, got stream={stream!r} and topic={topic!r}")
-    return ("stream", stream) if stream is not None else ("topic", str(topic))
 
 
 def _oldest(ages: Any) -> int | None:
