@@ -46,6 +46,11 @@ def number(name: str, value: object, kind: type[N]) -> N:
         raise ValueError(words) from error
 
 
+def optional_number(name: str, value: object, kind: type[N]) -> N | None:
+    """As `number`; `None` stays `None`."""
+    return None if value is None else number(name, value, kind)
+
+
 def truth(name: str, value: object) -> bool:
     """As `number`, for true or false."""
     word = str(value).strip().lower()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from sqlalchemy import Engine
@@ -17,7 +17,7 @@ from conquiet.consume import Handler
 from conquiet.db import is_connection_lost
 from conquiet.logs import MessageLog
 from conquiet.mq import ConsumerConfig, RetryPolicy, Topic, drain_partition
-from conquiet.mq.look.ownership import group_owners
+from conquiet.mq.look.owners import group_owners
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -116,7 +116,7 @@ class PartitionDrain(TaskDrain):
 
     topic: Topic
     partition: int
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryPolicy
 
     def known_consumers(self) -> list[str]:
         """As `TaskDrain.known_consumers`, and the owner of the lease, who may have read nothing yet."""
@@ -143,5 +143,5 @@ class PartitionDrain(TaskDrain):
             batch_size=self.limits.batch_size,
             take_over_from=tuple(take_over_from),
         )
-        place = (self.topic, self.partition, self.group)
-        return drain_partition(*place, handler, engine, self.limits, inbox=self.inbox, config=config)
+        partition = (self.topic, self.partition, self.group)
+        return drain_partition(*partition, handler, engine, self.limits, inbox=self.inbox, config=config)

@@ -55,8 +55,3 @@ def mask_password(db_url: str) -> None:
     if password:
         mask_secret(str(password))
         mask_secret(quote(str(password), safe=""))
-
-
-def shown_without_password(db_url: str) -> str:
-    """The URL as it may be logged."""
-    return make_url(db_url).render_as_string(hide_password=True)

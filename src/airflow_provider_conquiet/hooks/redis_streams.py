@@ -15,11 +15,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from sqlalchemy import Engine
 
 from airflow_provider_conquiet.assets.redis_stream import stream_uri
-from airflow_provider_conquiet.hooks.database import (
-    application_engine,
-    mask_password,
-    shown_without_password,
-)
+from airflow_provider_conquiet.hooks.database import application_engine, mask_password
 from airflow_provider_conquiet.hooks.server import Server
 from conquiet import BacklogStats, DbError, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
 from conquiet.mq import Message, Producer, Topic, TopicError, Topics
@@ -142,9 +138,9 @@ class RedisStreamsHook(BaseHook):
         self.record_output(topic)
         return ids
 
-    def backlog(self, stream: str, group: str) -> BacklogStats:
-        """The backlog of a group; creates neither stream nor group."""
-        return peek_backlog(self.get_conn(), stream=stream, group=group)
+    def backlog(self, stream: str, group: str, *, count_limit: int = 1_000) -> BacklogStats:
+        """The backlog of a group, as of `peek_backlog`; creates neither stream nor group."""
+        return peek_backlog(self.get_conn(), stream=stream, group=group, count_limit=count_limit)
 
     def claim_stale(
         self, stream: str, group: str, consumer: str, *, min_idle_ms: int, count: int = 10
@@ -166,8 +162,9 @@ class RedisStreamsHook(BaseHook):
         if not self._extra.get("db_url"):
             return True, f"{found}. No application database: tasks that drain need db_url"
         try:
-            with self.engine():
-                return True, f"{found}. The database {shown_without_password(self._db_url)} answers"
+            with self.engine() as engine:
+                url = engine.url.render_as_string(hide_password=True)
+                return True, f"{found}. The database {url} answers"
         except (DbError, ValueError) as error:
             return False, f"{found}, but {error}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_conquiet.arguments import number
+from airflow_provider_conquiet.arguments import optional_number
 from airflow_provider_conquiet.drains import StaleDrain
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.handling import HandlingOperator
@@ -43,10 +43,9 @@ class ClaimStaleOperator(HandlingOperator):
 
     def task_drain(self, hook: RedisStreamsHook, task_try: TaskTry) -> StaleDrain:
         """The stale messages of the stream."""
-        min_idle_ms = self.min_idle_ms
         return StaleDrain(
             stream=str(self.stream),
-            min_idle_ms=None if min_idle_ms is None else number("min_idle_ms", min_idle_ms, int),
+            min_idle_ms=optional_number("min_idle_ms", self.min_idle_ms, int),
             **self.drain_arguments(hook, task_try),
         )
 

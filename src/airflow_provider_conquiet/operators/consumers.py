@@ -64,10 +64,8 @@ class PruneConsumersOperator(BaseOperator):
             is_dry_run = truth("is_dry_run", self.is_dry_run)
             if self.topic is not None:
                 admin = MqAdmin(hook.get_conn())
-                pruned = [
-                    consumer.name
-                    for consumer in admin.prune_consumers(self.topic, self.group, dry_run=is_dry_run)
-                ]
+                removed = admin.prune_consumers(self.topic, self.group, dry_run=is_dry_run)
+                pruned = [consumer.name for consumer in removed]
             else:
                 stream, min_idle_ms = str(self.stream), number("min_idle_ms", self.min_idle_ms, int)
                 consumers = hook.backlog(stream, self.group).consumers

@@ -101,8 +101,9 @@ class EnqueueOperator(BaseOperator):
                             f"a payload has no {self.key_field!r}, which is to be its key: {payload!r:.100}"
                         )
                     # Without a key any partition may get it, and a retry would not find it there.
-                    place = {"partition": index % partition_count} if key is None else {"key": str(key)}
-                    messages.append(Message(payload=payload, **place))
+                    partition = index % partition_count if key is None else None
+                    key = None if key is None else str(key)
+                    messages.append(Message(payload=payload, key=key, partition=partition))
                 ids = hook.send(name, messages, **dedupe)
             report = enqueue_report({kind: name}, ids)
             update_outlets(context, self.outlets, hook.asset_uri(name), report)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseOperator
 from sqlalchemy import Engine
 
-from airflow_provider_conquiet.arguments import failing_at_once, number
+from airflow_provider_conquiet.arguments import failing_at_once, optional_number
 from airflow_provider_conquiet.drains import TaskDrain
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.reports import Report, drain_report, update_outlets
@@ -99,20 +99,18 @@ class HandlingOperator(BaseOperator):
 
     def drain_arguments(self, hook: RedisStreamsHook, task_try: TaskTry) -> dict[str, Any]:
         """The arguments of every `TaskDrain` but for the stream."""
-        limits: dict[str, Any] = {"on_error": self.on_error, "should_stop": lambda: self._is_stopping}
-        for name in ("max_messages", "max_duration_s", "idle_ms", "max_failures", "max_deliveries"):
-            value = getattr(self, name)
-            limits[name] = (
-                value if value is None else number(name, value, float if name[-2:] == "_s" else int)
-            )
+        limits = DrainLimits(
+            max_messages=optional_number("max_messages", self.max_messages, int),
+            max_duration_s=optional_number("max_duration_s", self.max_duration_s, float),
+            idle_ms=optional_number("idle_ms", self.idle_ms, int),
+            max_failures=optional_number("max_failures", self.max_failures, int),
+            max_deliveries=optional_number("max_deliveries", self.max_deliveries, int),
+            on_error=self.on_error,
+            batch_size=self.batch_size,
+            should_stop=lambda: self._is_stopping,
+        )
         inbox = Inbox(table=self.inbox) if isinstance(self.inbox, str) else Inbox() if self.inbox else None
-        return {
-            "hook": hook,
-            "group": self.group,
-            "limits": DrainLimits(batch_size=self.batch_size, **limits),
-            "inbox": inbox,
-            "task_try": task_try,
-        }
+        return {"hook": hook, "group": self.group, "limits": limits, "inbox": inbox, "task_try": task_try}
 
     @contextmanager
     def opened(self, context: Context) -> Iterator[tuple[RedisStreamsHook, Engine]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,8 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow_provider_conquiet.arguments import failing_at_once, stream_or_topic
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
-from airflow_provider_conquiet.triggers.thresholds import Backlog, Thresholds
-from conquiet import peek_backlog
+from airflow_provider_conquiet.triggers.thresholds import Thresholds
+from conquiet.mq import total_backlog
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -59,15 +60,16 @@ class BacklogSensor(BaseSensorOperator):
         kind, name = stream_or_topic(self.stream, self.topic)
         with RedisStreamsHook(self.redis_streams_conn_id) as hook:
             with failing_at_once():
-                client = hook.get_conn()
+                hook.get_conn()
             streams = [name]
             if kind == "topic":
                 topic = hook.topic(name)
                 streams = [topic.keys.stream(partition) for partition in topic.partitions]
             limit = self.thresholds.count_limit
-            parts = [peek_backlog(client, stream=key, group=self.group, count_limit=limit) for key in streams]
-        backlog = Backlog.of(kind, name, self.group, parts)
-        return PokeReturnValue(self.thresholds.are_reached_by(backlog), self.thresholds.event_of(backlog))
+            parts = [hook.backlog(key, self.group, count_limit=limit) for key in streams]
+        backlog = total_backlog(name, self.group, parts)
+        event = self.thresholds.event_of(kind, backlog)
+        return PokeReturnValue(self.thresholds.are_reached_by(backlog), event)
 
     def execute(self, context: Context) -> Any:
         """Poke until a threshold is reached; with `deferrable`, once here and then from the triggerer."""
@@ -83,7 +85,7 @@ class BacklogSensor(BaseSensorOperator):
             redis_streams_conn_id=self.redis_streams_conn_id,
             poll_interval_s=self.poke_interval or 1.0,
             ring_again_s=None,
-            **self.thresholds.as_arguments(),
+            **asdict(self.thresholds),
         )
         timeout = timedelta(seconds=self.timeout)
         return self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)

@@ -6,15 +6,16 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
 from typing import Any, Unpack
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_conquiet.arguments import stream_or_topic
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from airflow_provider_conquiet.triggers.thresholds import Backlog, ThresholdArguments, Thresholds
-from conquiet import QueueError, peek_backlog_async
-from conquiet.mq import is_any_due_async, topic_streams_async
+from airflow_provider_conquiet.triggers.thresholds import ThresholdArguments, Thresholds
+from conquiet import BacklogStats, QueueError, peek_backlog_async
+from conquiet.mq import is_any_due_async, topic_streams_async, total_backlog
 from conquiet.queue import AsyncClient
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class BacklogTrigger(BaseEventTrigger):
                 "due_in": self.due_in,
                 "poll_interval_s": self.poll_interval_s,
                 "ring_again_s": self.ring_again_s,
-                **self._thresholds.as_arguments(),
+                **asdict(self._thresholds),
             },
         )
 
@@ -86,7 +87,7 @@ class BacklogTrigger(BaseEventTrigger):
         retry_s = 0.0
         try:
             while True:
-                backlog: Backlog | None = None
+                backlog: BacklogStats | None = None
                 is_any_due = False
                 try:
                     is_any_due = await is_any_due_async(self._client, self.due_in)
@@ -105,7 +106,8 @@ class BacklogTrigger(BaseEventTrigger):
                 if not is_any_due and not self._thresholds.are_reached_by(backlog):
                     quiet_until = None
                 elif quiet_until is None or time.monotonic() >= quiet_until:
-                    yield TriggerEvent(self._thresholds.event_of(backlog))  # type: ignore[no-untyped-call]
+                    event = self._thresholds.event_of(self._kind, backlog)
+                    yield TriggerEvent(event)  # type: ignore[no-untyped-call]
                     if self.ring_again_s is None:
                         return
                     quiet_until = time.monotonic() + self.ring_again_s
@@ -119,11 +121,11 @@ class BacklogTrigger(BaseEventTrigger):
         if client is not None:
             await client.aclose()
 
-    async def _backlog(self, client: AsyncClient) -> Backlog:
+    async def _backlog(self, client: AsyncClient) -> BacklogStats:
         streams = [self._name] if self._kind == "stream" else await topic_streams_async(client, self._name)
         limit = self._thresholds.count_limit
         parts = [
             await peek_backlog_async(client, stream=stream, group=self.group, count_limit=limit)
             for stream in streams
         ]
-        return Backlog.of(self._kind, self._name, self.group, parts)
+        return total_backlog(self._name, self.group, parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
@@ -40,16 +39,12 @@ class Thresholds:
             if isinstance(value, bool) or not isinstance(value, kinds) or value <= 0:
                 raise ValueError(f"{name} must be a positive number, got {value!r}")
 
-    def as_arguments(self) -> ThresholdArguments:
-        """As keyword arguments."""
-        return {"min_lag": self.min_lag, "min_pending": self.min_pending, "min_age_s": self.min_age_s}
-
     @property
     def count_limit(self) -> int:
         """How far entries must be counted so that an unknown lag certainly reaches `min_lag`."""
         return max(_COUNT_LIMIT, self.min_lag or 0)
 
-    def are_reached_by(self, backlog: Backlog) -> bool:
+    def are_reached_by(self, backlog: BacklogStats) -> bool:
         """Whether any threshold is reached."""
         if self.min_lag is not None and (backlog.lag is None or backlog.lag >= self.min_lag):
             return True
@@ -58,51 +53,18 @@ class Thresholds:
         age_ms = self._age_ms(backlog)
         return self.min_age_s is not None and age_ms is not None and age_ms >= self.min_age_s * 1000
 
-    def event_of(self, backlog: Backlog) -> dict[str, Any]:
-        """The event or XCom: names and counts, never payloads."""
+    def event_of(self, kind: str, backlog: BacklogStats) -> dict[str, Any]:
+        """The event or XCom of a stream or topic: names and counts, never payloads."""
         return {
-            backlog.kind: backlog.name,
+            kind: backlog.stream,
             "group": backlog.group,
             "lag": backlog.lag,
             "pending": backlog.pending,
             "oldest_age_ms": self._age_ms(backlog),
         }
 
-    def _age_ms(self, backlog: Backlog) -> int | None:
+    def _age_ms(self, backlog: BacklogStats) -> int | None:
         ages = [backlog.oldest_undelivered_age_ms]
         if self.min_pending is not None:
             ages.append(backlog.oldest_pending_age_ms)
         return max((age for age in ages if age is not None), default=None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog:
-    """The backlog of a group in one stream, or in all partitions of a topic."""
-
-    #: "stream" or "topic".
-    kind: str
-    name: str
-    group: str
-    #: `None`: too many to count, and the server does not know.
-    lag: int | None
-    pending: int
-    oldest_undelivered_age_ms: int | None
-    oldest_pending_age_ms: int | None
-
-    @classmethod
-    def of(cls, kind: str, name: str, group: str, parts: Sequence[BacklogStats]) -> Backlog:
-        """The sum over the streams."""
-        lags = [part.lag for part in parts]
-        return cls(
-            kind=kind,
-            name=name,
-            group=group,
-            lag=None if None in lags else sum(lag for lag in lags if lag is not None),
-            pending=sum(part.pending for part in parts),
-            oldest_undelivered_age_ms=_oldest(part.oldest_undelivered_age_ms for part in parts),
-            oldest_pending_age_ms=_oldest(part.oldest_pending_age_ms for part in parts),
-        )
-
-
-def _oldest(ages: Any) -> int | None:
-    return max((age for age in ages if age is not None), default=None)

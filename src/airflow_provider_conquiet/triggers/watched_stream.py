@@ -145,7 +145,7 @@ class WatchedStream:
         channel.settle([settlement])
         if not settlement.is_refused:
             watch = self._watch
-            place = {"stream": watch.stream, "group": watch.group, "message_id": settlement.entry_id}
-            extra = message_fields(**place, consumer=watch.consumer)
+            names = {"stream": watch.stream, "group": watch.group, "consumer": watch.consumer}
+            extra = message_fields(**names, message_id=settlement.entry_id)
             facts = (settlement.entry_id, watch.stream, reason)
             log.warning("entry %s of %s is a dead letter now: %s", *facts, extra=extra)
