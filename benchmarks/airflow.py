@@ -24,7 +24,7 @@ from benchmarks.measurement import Comparison, Figure, Measurement
 from benchmarks.workload import GROUP, Workload, insert_order, orders_to_insert
 from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue, drain
 
-# Airflow makes its home when it is imported; not in the home of whoever measures.
+# Airflow creates its home when it is imported; not in the home of the user who measures.
 _HOME = tempfile.TemporaryDirectory(prefix="conquiet-bench-airflow-")
 os.environ["AIRFLOW_HOME"] = _HOME.name
 
@@ -114,10 +114,10 @@ def _slowest_dag(_bench: Bench) -> float:
 def _seconds_to_read(path: Path) -> float:
     command = [sys.executable, "-c", _READ, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    told = done.stdout.splitlines()[-1]
-    if not told.startswith("seconds: "):
-        raise BenchmarkError(f"{path.name} cannot be read: {told}")
-    return float(told.removeprefix("seconds: "))
+    last_line = done.stdout.splitlines()[-1]
+    if not last_line.startswith("seconds: "):
+        raise BenchmarkError(f"{path.name} cannot be read: {last_line}")
+    return float(last_line.removeprefix("seconds: "))
 
 
 MEASUREMENTS: list[Measurement] = [

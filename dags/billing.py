@@ -7,5 +7,5 @@ from sqlalchemy import text
 
 
 def bill(msg, session):
-    """Bill one order; what is written here and the ack of the message stand or fall together."""
+    """Bill one order; its message is acked only after this transaction is committed."""
     session.execute(text("INSERT INTO bills (order_id, cents) VALUES (:order_id, :cents)"), msg.payload)

@@ -1,6 +1,6 @@
 """Every five minutes, handle the orders that a dead worker or a failing handler left pending.
 
-Run this beside every DAG that drains a stream: what a killed worker has read comes again in no other way.
+Run this beside every DAG that drains a stream: what a killed worker has read is redelivered only by a claim.
 """
 
 from airflow.sdk import dag
@@ -15,9 +15,9 @@ def claim_stale_orders():
         stream="orders",
         group="billing",
         handler="billing:bill",
-        # Longer than the slowest handler takes, or it claims orders that are being handled.
+        # Longer than the longest handler takes, or it claims orders that are being handled.
         min_idle_ms=10 * 60 * 1000,
-        # After so many deliveries an order goes to the stream `{orders}:quarantine`, with the reason.
+        # After so many deliveries an order becomes a dead letter; the DAG `replay_dead_letters` replays it.
         max_deliveries=5,
         inbox=True,
         retries=2,

@@ -12,7 +12,7 @@ from airflow_provider_conquiet.operators.claim_stale import ClaimStaleOperator
     schedule="*/5 * * * *",
     max_active_runs=1,
     catchup=False,
-    # Longer than the slowest handler takes, or it claims orders that are being handled.
+    # Longer than the longest handler takes, or it claims orders that are being handled.
     params={"min_idle_ms": Param(10 * 60 * 1000, type="integer", minimum=0)},
     tags=["conquiet"],
 )

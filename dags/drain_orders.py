@@ -13,7 +13,7 @@ from sqlalchemy import text
 def drain_orders():
     # `inbox`: an order that is delivered twice is billed once. `max_duration_s`: end before the next run.
     # `retries` are for a lost server or database, and begin with what the failed try left; an order that
-    # fails stays pending until the DAG `claim_stale_orders` takes it up.
+    # fails stays pending until the DAG `claim_stale_orders` claims it.
     @task.drain(
         stream="orders", group="billing", max_messages=5_000, max_duration_s=50, inbox=True, retries=2
     )
@@ -21,11 +21,11 @@ def drain_orders():
         session.execute(text("INSERT INTO bills (order_id, cents) VALUES (:order_id, :cents)"), msg.payload)
 
     @task
-    def tell(report):
-        # Counts and ids, never payloads: this is kept in Airflow's database.
+    def print_counts(report):
+        # Counts and ids, never payloads: this is stored in Airflow's database.
         print(f"{report['handled']} billed, {report['failed']} failed, {report['remaining_lag']} are waiting")
 
-    tell(bill())
+    print_counts(bill())
 
 
 drain_orders()

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
 
-# The doorbell only looks: it consumes nothing, so a ring that is missed or merged with another costs nothing.
+# The doorbell only reads the backlog: a ring that is missed or merged with another loses nothing.
 # It rings again while there is a backlog, because one run may not be enough, and Airflow may join two rings.
 doorbell = BacklogTrigger(stream="orders", group="billing", ring_again_s=5)
 orders_waiting = Asset("orders_waiting", watchers=[AssetWatcher(name="orders_doorbell", trigger=doorbell)])

@@ -98,7 +98,7 @@ def order_pipeline():
     of_orders = {"stream": "shop-orders", "group": "ledger", "max_messages": 100_000}
     kept = task.drain(task_id="keep_orders", inbox=True, retries=2, **of_orders)(keep_order)()
 
-    # Totals, not differences: who reads one twice, or only the last one, is right all the same.
+    # Totals, not differences: a consumer that reads one twice, or only the last one, has the right sum.
     published = SparkPublishOperator(
         task_id="publish_totals",
         job="aggregate",

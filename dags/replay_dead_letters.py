@@ -1,4 +1,4 @@
-"""Started by hand: give dead letters of a topic another chance; the first run only counts.
+"""Started by hand: replay dead letters of a topic or a plain stream; the first run only counts.
 
 Needs the connection `redis_streams_default`.
 """
@@ -11,11 +11,13 @@ from airflow_provider_conquiet.operators.dead_letters import ReplayDeadLettersOp
 @dag(
     schedule=None,
     params={
-        "topic": Param("orders", type="string"),
+        "topic": Param("orders", type="string", description="or the name of a plain stream"),
         "group": Param(None, type=["null", "string"], description="only what this group gave up"),
         "error_type": Param(None, type=["null", "string"], description="only this exception, as NoStock"),
         "limit": Param(1_000, type="integer", minimum=1),
-        "per_second": Param(100, type="number", exclusiveMinimum=0, description="spares the handlers"),
+        "per_second": Param(
+            100, type="number", exclusiveMinimum=0, description="replays in a second, at the most"
+        ),
         "is_dry_run": Param(True, type="boolean", description="only count"),
     },
     # Params keep their types: None stays None.

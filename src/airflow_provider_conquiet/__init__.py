@@ -4,6 +4,6 @@ from importlib.util import find_spec
 
 from conquiet.errors import MissingExtraError
 
-# Looked for and not imported: Airflow asks for this package while it is imported itself.
+# Not by importing it: Airflow imports this package while it is imported itself.
 if find_spec("airflow") is None:
     raise MissingExtraError("airflow_provider_conquiet", missing="airflow", extra="airflow")

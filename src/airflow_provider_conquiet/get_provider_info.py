@@ -1,4 +1,4 @@
-"""What Airflow is told of this provider; read at start-up, so nothing here is imported before it is used."""
+"""The provider's registration; Airflow reads it at start-up, so it imports no other module."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,7 @@ from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_conquiet.operators.drain import DrainOperator
+from conquiet import DrainLimits
 from tests.eventually import eventually
 from tests.with_airflow import handlers
 from tests.with_airflow.conftest import asset_events, states, tries, xcom
@@ -229,6 +231,14 @@ def test_an_idle_deferrable_drain_wakes_up_with_the_first_message(run_dag, order
         enqueued.result()
 
     assert (run.state, notes()) == ("success", ["0", "1", "2"])
+
+
+def test_the_limits_are_those_of_every_drain_unless_given(stream):
+    drain = DrainOperator(task_id="drain", stream=stream, group="billing", handler=handlers.record)
+
+    limits = drain.drain_arguments(None, None)["limits"]
+
+    assert replace(limits, should_stop=None) == DrainLimits()
 
 
 def test_a_function_can_be_the_handler_of_mapped_drains(run_dag, orders, stream, notes):

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
+from conquiet.consume import dead_letter_stream
 from tests.services import database, free_port, open_engine
 from tests.with_airflow import handlers
 from tests.with_airflow.conftest import effects, tries, xcom
@@ -46,17 +47,17 @@ def test_with_raise_the_first_failed_message_ends_the_task_and_airflow_retries(r
     assert (run.state, tries(run, "drain")) == ("failed", 3)
 
 
-def test_worn_out_messages_are_quarantined(run_dag, orders, valkey, stream):
+def test_messages_over_max_deliveries_become_dead_letters(run_dag, orders, valkey, stream):
     enqueue(orders, 2)
     arguments = {"handler": handlers.record_even, "on_error": "raise", "max_deliveries": 2, **RETRIES}
 
     run = run_dag(drain_dag(stream, **arguments))
 
-    assert (run.state, xcom(run, "drain")["quarantined"]) == ("success", 1)
-    assert valkey.xlen(f"{{{stream}}}:quarantine") == 1
+    assert (run.state, xcom(run, "drain")["dead_lettered"]) == ("success", 1)
+    assert valkey.xlen(dead_letter_stream(stream)) == 1
 
 
-def test_a_server_that_is_away_uses_airflows_retries(run_dag, stream, airflow_connection, monkeypatch):
+def test_a_server_that_is_unavailable_uses_airflows_retries(run_dag, stream, airflow_connection, monkeypatch):
     away = airflow_connection | {"port": free_port()}
     monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", json.dumps(away))
 
@@ -65,7 +66,7 @@ def test_a_server_that_is_away_uses_airflows_retries(run_dag, stream, airflow_co
     assert (run.state, tries(run, "drain")) == ("failed", 3)
 
 
-def test_a_database_that_is_away_uses_airflows_retries_and_no_message_is_read(
+def test_a_database_that_is_unavailable_uses_airflows_retries_and_no_message_is_read(
     run_dag, orders, valkey, stream, airflow_connection, monkeypatch
 ):
     enqueue(orders, 1)
@@ -80,7 +81,9 @@ def test_a_database_that_is_away_uses_airflows_retries_and_no_message_is_read(
     assert valkey.xpending(stream, "billing")["pending"] == 0
 
 
-def test_a_malformed_entry_counts_as_failed_and_its_neighbours_go_on(run_dag, orders, valkey, stream, notes):
+def test_a_malformed_entry_counts_as_failed_and_other_entries_are_handled(
+    run_dag, orders, valkey, stream, notes
+):
     enqueue(orders, 1)
     malformed = valkey.xadd(stream, {"data": "no json"})
     enqueue(orders, 1)
@@ -90,7 +93,7 @@ def test_a_malformed_entry_counts_as_failed_and_its_neighbours_go_on(run_dag, or
     assert (report["handled"], report["failed_ids"], notes()) == (2, [malformed], ["0", "0"])
 
 
-def test_a_database_that_goes_away_uses_airflows_retries_and_wears_out_no_message(
+def test_a_database_that_closes_a_connection_uses_airflows_retries_and_dead_letters_no_message(
     run_dag, orders, valkey, stream, airflow_connection, monkeypatch, tmp_path
 ):
     enqueue(orders, 5)

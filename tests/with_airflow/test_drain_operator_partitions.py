@@ -102,6 +102,23 @@ def test_a_retry_takes_the_lease_and_the_messages_of_its_dead_try_at_once(
     assert valkey.xinfo_consumers(topic.keys.stream(1), "billing") == []
 
 
+def test_a_task_that_was_run_anew_takes_the_lease_of_a_try_that_had_read_nothing(context, topic):
+    LeaseStore(topic, "billing").acquire(1, "airflow:dag:drain:run:-1:2", 3_600_000)
+    drain = drain_of(topic, 1)
+
+    assert drain.execute(context(drain, try_number=1))["handled"] == 10
+
+
+def test_with_raise_the_first_failed_message_ends_the_task_and_airflow_retries(run_dag, topic):
+    drain = drain_of(
+        topic, 0, handler=handlers.record_even, on_error="raise", retries=2, retry_delay=timedelta(0)
+    )
+
+    run = run_dag(drain.dag)
+
+    assert (run.state, run.get_task_instance("drain").try_number) == ("failed", 3)
+
+
 def test_failed_messages_are_retried_and_dead_lettered_by_their_own_policy(context, topic, hook):
     drain = drain_of(
         topic, 0, handler=handlers.record_even, message_retry=RetryPolicy(max_attempts=1), max_failures=None

@@ -13,6 +13,7 @@ from airflow_provider_conquiet.operators.consumers import PruneConsumersOperator
 from airflow_provider_conquiet.operators.dead_letters import ReplayDeadLettersOperator
 from airflow_provider_conquiet.operators.trim import TrimOperator
 from conquiet import DrainLimits
+from conquiet.consume import dead_letter_stream
 from conquiet.mq import ConsumerConfig, DeadLetters, Message, Producer, RetryPolicy, Topics, drain_partition
 from tests.with_airflow import handlers
 from tests.with_airflow.conftest import xcom
@@ -56,13 +57,13 @@ def test_messages_that_are_not_stale_are_left(run_dag, left_behind, stream, note
     assert (report["read"], report["remaining_pending"], notes()) == (0, 4, [])
 
 
-def test_messages_above_max_deliveries_are_quarantined(run_dag, left_behind, valkey, stream, notes):
+def test_messages_over_max_deliveries_become_dead_letters(run_dag, left_behind, valkey, stream, notes):
     arguments = {"stream": stream, "group": "billing", "handler": RECORD, "min_idle_ms": 0}
 
     report = report_of(run_dag, ClaimStaleOperator, max_deliveries=1, **arguments)
 
-    assert (report["quarantined"], notes()) == (4, [])
-    assert valkey.xlen(f"{{{stream}}}:quarantine") == 4
+    assert (report["dead_lettered"], notes()) == (4, [])
+    assert valkey.xlen(dead_letter_stream(stream)) == 4
 
 
 @pytest.fixture
@@ -112,6 +113,20 @@ def test_filters_choose_the_dead_letters(run_dag, letters):
         report_of(run_dag, ReplayDeadLettersOperator, **arguments | {"error_type": "ValueError"})["replayed"]
         == 5
     )
+
+
+def test_dead_letters_of_a_plain_stream_are_replayed_to_their_group(
+    run_dag, left_behind, valkey, stream, notes
+):
+    arguments = {"stream": stream, "group": "billing", "handler": RECORD, "min_idle_ms": 0}
+    report_of(run_dag, ClaimStaleOperator, max_deliveries=1, **arguments)
+
+    report = report_of(run_dag, ReplayDeadLettersOperator, stream=stream)
+    claimed = report_of(run_dag, ClaimStaleOperator, **arguments)
+
+    assert (report["stream"], report["replayed"], report["remaining"]) == (stream, 4, 0)
+    assert (claimed["handled"], notes()) == (4, ["0", "1", "2", "3"])
+    assert valkey.xpending(stream, "billing")["pending"] == 0
 
 
 def test_a_topic_that_is_not_there_fails_at_once(run_dag, topic_name):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_conquiet.attempts import TaskTry
 from airflow_provider_conquiet.operators.spark import SparkPublishOperator
+from airflow_provider_conquiet.task_try import TaskTry
 
 pytestmark = pytest.mark.usefixtures("airflow_connection")
 

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
 from airflow_provider_conquiet.operators.spark import SparkPublishOperator
-from airflow_provider_conquiet.traces import task_span
+from airflow_provider_conquiet.task_try import task_span
 from conquiet.mq import Topics
 from conquiet.tracing import disable
 from tests.spans import id_of, parent_of, trace_of, traceparent_of

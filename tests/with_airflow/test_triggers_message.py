@@ -16,7 +16,7 @@ from airflow.triggers.shared_stream import SharedStreamManager
 from airflow_provider_conquiet.triggers import watched_stream
 from airflow_provider_conquiet.triggers.message import MessageTrigger
 from conquiet import EmbeddedServer, QueueConfig, RedisStreamsQueue
-from conquiet.consume import quarantine_stream
+from conquiet.consume import dead_letter_stream
 from tests.eventually import HANG_S, eventually
 from tests.with_airflow.standalone import connection_to
 
@@ -191,7 +191,7 @@ def test_an_event_that_is_never_stored_leaves_its_message_pending_and_it_comes_a
     asyncio.run(scenario())
 
 
-def test_entries_that_are_no_messages_go_to_the_quarantine_and_block_nobody(client: redis.Redis, stream: str):
+def test_malformed_entries_become_dead_letters_and_block_nothing(client: redis.Redis, stream: str):
     client.xadd(stream, {"data": "no json"})
     client.xadd(stream, {"other": "field"})
     ids = add(client, stream, 2)
@@ -205,10 +205,10 @@ def test_entries_that_are_no_messages_go_to_the_quarantine_and_block_nobody(clie
     told = asyncio.run(scenario())
 
     assert told == ids
-    assert client.xlen(quarantine_stream(stream)) == 2
+    assert client.xlen(dead_letter_stream(stream)) == 2
 
 
-def test_a_message_on_which_the_match_raises_goes_to_the_quarantine_with_the_error(
+def test_a_message_on_which_the_match_raises_becomes_a_dead_letter_with_the_error(
     client: redis.Redis, stream: str
 ):
     client.xadd(stream, {"data": json.dumps({"no": "number"})})
@@ -224,10 +224,10 @@ def test_a_message_on_which_the_match_raises_goes_to_the_quarantine_with_the_err
     told = asyncio.run(scenario())
 
     assert told == [ids[0], ids[2]]
-    ((_, fields),) = client.xrange(quarantine_stream(stream))
-    refused = json.loads(fields[b"data"])
-    assert refused["payload"] == {"no": "number"}
-    assert "KeyError: 'number'" in refused["reason"]
+    ((_, fields),) = client.xrange(dead_letter_stream(stream))
+    letter = json.loads(fields[b"data"])
+    assert letter["envelope"]["payload"] == {"no": "number"}
+    assert "KeyError: 'number'" in letter["errorMessage"]
 
 
 def is_even(payload: dict) -> bool:
@@ -249,7 +249,7 @@ def test_the_event_carries_the_fields_that_were_asked_for_and_refuses_large_ones
     (event,) = asyncio.run(scenario())
 
     assert event["fields"] == {"name": "n0"}
-    assert client.xlen(quarantine_stream(stream)) == 1
+    assert client.xlen(dead_letter_stream(stream)) == 1
 
 
 def test_what_is_in_flight_stays_far_below_the_subscriber_queue(client: redis.Redis, stream: str):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from airflow_provider_conquiet.operators.drain import DrainOperator
-from airflow_provider_conquiet.operators.handling import Handler
+from conquiet.consume import Handler
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,8 +36,21 @@ class DrainDecoratedOperator(DecoratedOperator, DrainOperator):
         **kwargs: Any,
     ) -> None:
         self.function = python_callable
+        signature = inspect.signature(python_callable)
+        parameters = list(signature.parameters.values())
+        if len(parameters) < 2:
+            raise TypeError(
+                f"a handler is called as handler(msg, session): {python_callable!r} takes {signature}"
+            )
+
+        @wraps(python_callable)
+        def handler(*args: Any, **named: Any) -> Any:
+            return python_callable(*args, **named)
+
+        # Airflow binds the arguments of the task when the DAG is read; the first two come with each message.
+        handler.__signature__ = signature.replace(parameters=parameters[2:])  # type: ignore[attr-defined]
         super().__init__(
-            python_callable=_without_message_and_session(python_callable),
+            python_callable=handler,
             op_args=op_args,
             op_kwargs=op_kwargs,
             kwargs_to_upstream={"handler": python_callable},
@@ -52,28 +65,5 @@ class DrainDecoratedOperator(DecoratedOperator, DrainOperator):
         return partial(self.function, **{**from_context, **given})
 
 
-def drain_task(
-    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
-) -> TaskDecorator:
-    """Make a drain of a stream, or of a topic's partition, whose handler is the decorated function."""
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=multiple_outputs,
-        decorated_operator_class=DrainDecoratedOperator,
-        **kwargs,
-    )
-
-
-def _without_message_and_session(function: Handler) -> Handler:
-    # Airflow binds the arguments of the task when the DAG is read; these two come with each message.
-    signature = inspect.signature(function)
-    parameters = list(signature.parameters.values())
-    if len(parameters) < 2:
-        raise TypeError(f"a handler is called as handler(msg, session): {function!r} takes {signature}")
-
-    @wraps(function)
-    def handler(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    handler.__signature__ = signature.replace(parameters=parameters[2:])  # type: ignore[attr-defined]
-    return handler
+#: Makes a drain of a stream, or of a topic's partition, whose handler is the decorated function.
+drain_task = partial(task_decorator_factory, decorated_operator_class=DrainDecoratedOperator)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
+from airflow_provider_conquiet.arguments import failing_at_once
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator, payload_list
-from airflow_provider_conquiet.refusals import refused_at_once
 from airflow_provider_conquiet.reports import Report
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class EnqueueDecoratedOperator(DecoratedOperator, EnqueueOperator):
     """An EnqueueOperator whose payloads come from the decorated function.
 
-    A retry calls the function again; a place of the list that was enqueued before is not enqueued again.
+    A retry calls the function again; an index of the list that was enqueued before is not enqueued again.
     """
 
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *EnqueueOperator.template_fields)
@@ -28,34 +29,16 @@ class EnqueueDecoratedOperator(DecoratedOperator, EnqueueOperator):
     }
     custom_operator_name = "@task.enqueue"
 
-    def __init__(
-        self,
-        *,
-        python_callable: Callable[..., Any],
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
-
     def execute(self, context: Context) -> Report:
         """Call the function and enqueue what it gives; its own errors are retried as any task's."""
         named = {**self.determine_kwargs(dict(context)), **self.op_kwargs}
         result = self.python_callable(*self.op_args, **named)
         if isinstance(result, Iterator):
-            # Run the function's body here: its errors are no mistakes in the task's arguments.
+            # The function's body runs here: its errors are not mistakes in the task's arguments.
             result = list(result)
-        with refused_at_once():
+        with failing_at_once():
             return self.enqueue(context, [] if result is None else payload_list(result))
 
 
-def enqueue_task(
-    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
-) -> TaskDecorator:
-    """Make a task that enqueues what the decorated function returns or yields."""
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=multiple_outputs,
-        decorated_operator_class=EnqueueDecoratedOperator,
-        **kwargs,
-    )
+#: Makes a task that enqueues what the decorated function returns or yields.
+enqueue_task = partial(task_decorator_factory, decorated_operator_class=EnqueueDecoratedOperator)

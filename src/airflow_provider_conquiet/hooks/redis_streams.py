@@ -9,14 +9,13 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
-from airflow.providers.common.compat.sdk import get_hook_lineage_collector, mask_secret
+from airflow.providers.common.compat.sdk import get_hook_lineage_collector
 from airflow.sdk import BaseHook
 from redis.exceptions import RedisClusterException, RedisError
-from sqlalchemy import Engine, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import Engine
 
 from airflow_provider_conquiet.assets.redis_stream import stream_uri
-from airflow_provider_conquiet.hooks.database import application_engine, shown_without_password
+from airflow_provider_conquiet.hooks.database import application_engine, mask_password
 from airflow_provider_conquiet.hooks.server import Server
 from conquiet import BacklogStats, DbError, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
 from conquiet.mq import Message, Producer, Topic, TopicError, Topics
@@ -28,9 +27,9 @@ ONE_DAY_MS = 24 * 3_600_000
 
 
 class RedisStreamsHook(BaseHook):
-    """One connection of type `redis_streams`; its client is opened when first asked for.
+    """One connection of type `redis_streams`; its client is opened when first used.
 
-    `close()`, or the end of a `with` block, closes the client and with it every queue and topic it made.
+    `close()`, or the end of a `with` block, closes the client, and with it every queue and topic of the hook.
     """
 
     conn_name_attr = "redis_streams_conn_id"
@@ -72,7 +71,7 @@ class RedisStreamsHook(BaseHook):
         return RedisStreamsQueue(self.get_conn(), QueueConfig(stream, group, consumer, **config))
 
     def topic(self, name: str) -> Topic:
-        """The topic as it is now; a name that is none is a plain stream of one partition."""
+        """The topic as it is now; a plain stream is a topic of one partition."""
         return Topics(self.get_conn()).open(name)
 
     def partitions(self, topic: str) -> list[int]:
@@ -109,7 +108,7 @@ class RedisStreamsHook(BaseHook):
         dedupe_id: str | None = None,
         window_ms: int = ONE_DAY_MS,
     ) -> list[str]:
-        """Add messages to a stream and return their ids; with `dedupe_id`, each place of the list once."""
+        """Add messages to a stream and return their ids; with `dedupe_id`, each index of the list once."""
         writer = StreamWriter(self.get_conn(), stream)
         if dedupe_id is None:
             ids = writer.enqueue_many(payloads)
@@ -128,38 +127,44 @@ class RedisStreamsHook(BaseHook):
     ) -> list[str]:
         """Send messages to the partitions of a topic and return their ids; `dedupe_id` as in `enqueue`.
 
-        With a `dedupe_id` a message needs a key or a partition: it is looked for where it was sent.
+        With a `dedupe_id` a message needs a key or a partition: it is unique in its partition.
         """
         producer = Producer(self.get_conn(), dedupe_window_ms=window_ms)
         if dedupe_id is not None:
             messages = [
-                replace(message, dedupe_id=f"{dedupe_id}:{place}") for place, message in enumerate(messages)
+                replace(message, dedupe_id=f"{dedupe_id}:{index}") for index, message in enumerate(messages)
             ]
         ids = producer.send_many(topic, messages)
         self.record_output(topic)
         return ids
 
-    def backlog(self, stream: str, group: str) -> BacklogStats:
-        """Look at what a group has before it; makes neither stream nor group."""
-        return peek_backlog(self.get_conn(), stream=stream, group=group)
+    def backlog(self, stream: str, group: str, *, count_limit: int = 1_000) -> BacklogStats:
+        """The backlog of a group, as of `peek_backlog`; creates neither stream nor group."""
+        return peek_backlog(self.get_conn(), stream=stream, group=group, count_limit=count_limit)
 
     def claim_stale(
         self, stream: str, group: str, consumer: str, *, min_idle_ms: int, count: int = 10
     ) -> list[QueueMessage]:
-        """Take over messages that nobody has touched for a time; they are the caller's to handle and ack."""
+        """Claim messages that were idle for a time; they are the caller's to handle and ack."""
         return self.queue(stream, group, consumer).claim_stale(min_idle_ms, count)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Ask the server, and the database if there is one, and say what was found."""
+        """Connect to the server, and to the database if there is one, and describe both."""
         try:
-            found = self._asked_server()
+            info = self.get_conn().info("server")
+            # A cluster client answers for each node, or for one, as its version likes.
+            node = info if "redis_version" in info else next(iter(info.values()))
+            name = "Valkey" if "valkey_version" in node else "Redis"
+            version = node.get("valkey_version") or node["redis_version"]
+            found = f"{name} {version} ({self.server.mode}) answers at {self.server.address}"
         except (RedisError, RedisClusterException, OSError, ValueError) as error:
             return False, f"No answer from Redis: {type(error).__name__}: {error}"
         if not self._extra.get("db_url"):
             return True, f"{found}. No application database: tasks that drain need db_url"
         try:
-            with self.engine():
-                return True, f"{found}. The database {shown_without_password(self._db_url)} answers"
+            with self.engine() as engine:
+                url = engine.url.render_as_string(hide_password=True)
+                return True, f"{found}. The database {url} answers"
         except (DbError, ValueError) as error:
             return False, f"{found}, but {error}"
 
@@ -168,11 +173,11 @@ class RedisStreamsHook(BaseHook):
         return stream_uri(self.server.address, stream)
 
     def record_input(self, stream: str) -> None:
-        """Tell Airflow's lineage that this task reads the stream."""
+        """Record in Airflow's lineage that this task reads the stream."""
         get_hook_lineage_collector().add_input_asset(context=self, uri=self.asset_uri(stream))
 
     def record_output(self, stream: str) -> None:
-        """Tell Airflow's lineage that this task writes to the stream."""
+        """Record in Airflow's lineage that this task writes to the stream."""
         get_hook_lineage_collector().add_output_asset(context=self, uri=self.asset_uri(stream))
 
     def close(self) -> None:
@@ -206,23 +211,5 @@ class RedisStreamsHook(BaseHook):
                 f"connection {self.redis_streams_conn_id!r} names no database; put the application's "
                 "SQLAlchemy URL into its field db_url"
             )
-        _mask_password(db_url)
+        mask_password(db_url)
         return str(db_url)
-
-    def _asked_server(self) -> str:
-        info = self.get_conn().info("server")
-        # A cluster client answers for each node, or for one, as its version likes.
-        node = info if "redis_version" in info else next(iter(info.values()))
-        name = "Valkey" if "valkey_version" in node else "Redis"
-        version = node.get("valkey_version") or node["redis_version"]
-        return f"{name} {version} ({self.server.mode}) answers at {self.server.address}"
-
-
-def _mask_password(db_url: str) -> None:
-    # Airflow masks by the field's name, which does not say that a password is inside.
-    try:
-        password = make_url(db_url).password
-    except ArgumentError:
-        return
-    if password:
-        mask_secret(str(password))

@@ -1,4 +1,4 @@
-"""What an Airflow connection says of the Redis server, and the URL that opens it."""
+"""Server: the Redis server that an Airflow connection names, and the URL that opens it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 from urllib.parse import quote, urlencode
 
+from airflow_provider_conquiet.arguments import truth
+
 MODES = ("standalone", "cluster", "sentinel")
 
 _DEFAULT_PORTS = {"standalone": 6379, "cluster": 6379, "sentinel": 26379}
 #: From the names in the connection's form to redis-py's.
-_TLS_FILES = {"ca_path": "ssl_ca_certs", "cert_path": "ssl_certfile", "key_path": "ssl_keyfile"}
-_WORDS_FOR_BOOL = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
+_OPTIONS = {
+    "ca_path": "ssl_ca_certs",
+    "cert_path": "ssl_certfile",
+    "key_path": "ssl_keyfile",
+    "sentinel_username": "sentinel_username",
+    "sentinel_password": "sentinel_password",
+    "ssl_cert_reqs": "ssl_cert_reqs",
+}
 
 
 class ConnectionFields(Protocol):
@@ -42,24 +50,31 @@ class Server:
 
     @classmethod
     def of_connection(cls, connection: ConnectionFields, extra: Mapping[str, Any]) -> Self:
-        """Read the fields; a value that means nothing is refused with the connection's name."""
+        """Read the fields; a wrong value is refused with the connection's name."""
+        of_connection = f"of connection {connection.conn_id!r}"
         mode = extra.get("mode") or "standalone"
         if mode not in MODES:
-            raise ValueError(
-                f"mode of connection {connection.conn_id!r} must be one of {MODES}, got {mode!r}"
-            )
+            raise ValueError(f"mode {of_connection} must be one of {MODES}, got {mode!r}")
         service = extra.get("service")
         if mode == "sentinel" and not service:
             raise ValueError(f"connection {connection.conn_id!r} has mode 'sentinel' and names no service")
+        try:
+            # A connection that was written as a URI has text everywhere.
+            db = int(str(extra.get("db") or 0))
+        except ValueError as error:
+            raise ValueError(f"db {of_connection} must be a number, got {extra['db']!r}") from error
+        port = connection.port or _DEFAULT_PORTS[mode]
+        hosts = [host.strip() for host in (connection.host or "localhost").split(",")]
+        options = {option: str(extra[name]) for name, option in _OPTIONS.items() if extra.get(name)}
         return cls(
-            hosts=_hosts(connection.host or "localhost", connection.port or _DEFAULT_PORTS[mode]),
+            hosts=tuple(_with_port(host, port) for host in hosts if host),
             mode=mode,
             user=connection.login or None,
             password=connection.password or None,
-            db=_number("db", extra.get("db"), connection.conn_id),
-            tls=_truth("tls", extra.get("tls"), connection.conn_id),
+            db=db,
+            tls=truth(f"tls {of_connection}", extra.get("tls") or False),
             service=service,
-            options=tuple(sorted(_options(extra).items())),
+            options=tuple(sorted(options.items())),
         )
 
     @property
@@ -70,23 +85,15 @@ class Server:
     @property
     def url(self) -> str:
         """The URL that `conquiet.queue.open_client` opens; it holds the password."""
-        scheme = ("rediss" if self.tls else "redis") + ("" if self.mode == "standalone" else f"+{self.mode}")
-        hosts = ",".join(self.hosts) if self.mode == "sentinel" else self.hosts[0]
-        path = (
-            f"/{quote(self.service or '', safe='')}/{self.db}" if self.mode == "sentinel" else f"/{self.db}"
-        )
+        scheme, hosts, path = "rediss" if self.tls else "redis", self.hosts[0], f"/{self.db}"
+        if self.mode != "standalone":
+            scheme += f"+{self.mode}"
+        if self.mode == "sentinel":
+            hosts, path = ",".join(self.hosts), f"/{quote(self.service or '', safe='')}/{self.db}"
+        user, password = (quote(part or "", safe="") for part in (self.user, self.password))
+        credentials = f"{user}:{password}@" if user or password else ""
         query = f"?{urlencode(self.options)}" if self.options else ""
-        return f"{scheme}://{self._credentials}{hosts}{path}{query}"
-
-    @property
-    def _credentials(self) -> str:
-        if self.user is None and self.password is None:
-            return ""
-        return f"{quote(self.user or '', safe='')}:{quote(self.password or '', safe='')}@"
-
-
-def _hosts(text: str, port: int) -> tuple[str, ...]:
-    return tuple(_with_port(host.strip(), port) for host in text.split(",") if host.strip())
+        return f"{scheme}://{credentials}{hosts}{path}{query}"
 
 
 def _with_port(host: str, port: int) -> str:
@@ -94,26 +101,3 @@ def _with_port(host: str, port: int) -> str:
     if is_bare_ipv6:
         return f"[{host}]:{port}"
     return host if ":" in host.rpartition("]")[2] else f"{host}:{port}"
-
-
-def _options(extra: Mapping[str, Any]) -> dict[str, str]:
-    options = {redis_name: str(extra[name]) for name, redis_name in _TLS_FILES.items() if extra.get(name)}
-    for name in ("sentinel_username", "sentinel_password", "ssl_cert_reqs"):
-        if extra.get(name):
-            options[name] = str(extra[name])
-    return options
-
-
-def _number(name: str, value: object, conn_id: str) -> int:
-    try:
-        return int(str(value)) if value not in (None, "") else 0
-    except ValueError as error:
-        raise ValueError(f"{name} of connection {conn_id!r} must be a number, got {value!r}") from error
-
-
-def _truth(name: str, value: object, conn_id: str) -> bool:
-    # A connection that was written as a URI has text everywhere.
-    found = _WORDS_FOR_BOOL.get("" if value is None else str(value).lower())
-    if found is None:
-        raise ValueError(f"{name} of connection {conn_id!r} must be true or false, got {value!r}")
-    return found

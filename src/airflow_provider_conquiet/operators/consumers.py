@@ -1,4 +1,4 @@
-"""PruneConsumersOperator: removes the names of consumers that are gone, and loses nothing."""
+"""PruneConsumersOperator: removes the names of dead consumers, and no pending message."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_conquiet.arguments import failing_at_once, number, stream_or_topic, truth
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from airflow_provider_conquiet.refusals import refused_at_once, truth, whole_number
-from airflow_provider_conquiet.reports import Report
+from airflow_provider_conquiet.reports import MAX_SAMPLES, Report
 from conquiet.mq import MqAdmin
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-_SAMPLES = 5
 
 
 class PruneConsumersOperator(BaseOperator):
     """Deletes the consumers of a group that have nothing pending, checked in the same script.
 
     Args:
-        stream, topic: one of both.
+        stream, topic: one of the two.
         group: the consumer group.
         min_idle_ms: for a stream, leave consumers that were active within this time; of a topic, those that
             are alive are left.
@@ -52,10 +50,7 @@ class PruneConsumersOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if (stream is None) == (topic is None):
-            raise ValueError(
-                f"task {self.task_id!r} prunes a group of a stream or of a topic; got {stream!r}, {topic!r}"
-            )
+        stream_or_topic(stream, topic)
         self.stream = stream
         self.topic = topic
         self.group = group
@@ -64,27 +59,23 @@ class PruneConsumersOperator(BaseOperator):
         self.redis_streams_conn_id = redis_streams_conn_id
 
     def execute(self, context: Context) -> Report:
-        """Prune, and return how many names went and a few of them."""
-        with refused_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
+        """Prune, and return how many names were removed and a few of them."""
+        with failing_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
             is_dry_run = truth("is_dry_run", self.is_dry_run)
-            pruned = self._of_stream(hook, is_dry_run) if self.stream else self._of_topic(hook, is_dry_run)
+            if self.topic is not None:
+                admin = MqAdmin(hook.get_conn())
+                removed = admin.prune_consumers(self.topic, self.group, dry_run=is_dry_run)
+                pruned = [consumer.name for consumer in removed]
+            else:
+                stream, min_idle_ms = str(self.stream), number("min_idle_ms", self.min_idle_ms, int)
+                consumers = hook.backlog(stream, self.group).consumers
+                pruned = [one.name for one in consumers if one.pending == 0 and one.idle_ms >= min_idle_ms]
+                if pruned and not is_dry_run:
+                    queue = hook.queue(stream, self.group, "prune")
+                    pruned = [name for name in pruned if queue.remove_consumer(name)]
         return {
             "group": self.group,
             "pruned": len(pruned),
-            "names": pruned[:_SAMPLES],
+            "names": pruned[:MAX_SAMPLES],
             "is_dry_run": is_dry_run,
         }
-
-    def _of_stream(self, hook: RedisStreamsHook, is_dry_run: bool) -> list[str]:
-        min_idle_ms = whole_number("min_idle_ms", self.min_idle_ms)
-        known = hook.backlog(str(self.stream), self.group).consumers
-        idle = [one.name for one in known if one.pending == 0 and one.idle_ms >= min_idle_ms]
-        if is_dry_run or not idle:
-            return idle
-        queue = hook.queue(str(self.stream), self.group, "prune")
-        return [name for name in idle if queue.remove_consumer(name)]
-
-    def _of_topic(self, hook: RedisStreamsHook, is_dry_run: bool) -> list[str]:
-        admin = MqAdmin(hook.get_conn())
-        pruned = admin.prune_consumers(str(self.topic), self.group, dry_run=is_dry_run)
-        return [consumer.name for consumer in pruned]

@@ -1,4 +1,4 @@
-"""ReplayDeadLettersOperator: dead letters of a topic, back to their partitions."""
+"""ReplayDeadLettersOperator: dead letters of a topic or stream, back to the group that gave them up."""
 
 from __future__ import annotations
 
@@ -7,33 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_conquiet.arguments import failing_at_once, number, stream_or_topic, truth
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from airflow_provider_conquiet.refusals import refused_at_once, seconds, truth, whole_number
-from airflow_provider_conquiet.reports import Report
-from conquiet.mq import DeadLetters, TopicError
+from airflow_provider_conquiet.reports import MAX_SAMPLES, Report
+from conquiet.mq import DeadLetters
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-_SAMPLES = 5
 
 
 class ReplayDeadLettersOperator(BaseOperator):
     """Replays the dead letters that are there when the task begins, oldest first, each of them once.
 
     Args:
-        topic: whose dead letters.
+        stream, topic: one of the two.
         group: only letters that this group gave up.
         error_type: only letters of this exception, `NoStock` or `orders.errors.NoStock`.
         since_ms, until_ms: only letters of this time, ms since the epoch.
         limit: how many at the most.
-        per_second: how fast; without it as fast as it goes.
-        to_all_groups: give them to every group of the topic, and not only to the one that gave them up.
+        per_second: how many in a second at the most.
+        to_all_groups: give them to every group, and not only to the one that gave them up.
         is_dry_run: only count.
         redis_streams_conn_id: a connection of type `redis_streams`.
     """
 
     template_fields: Sequence[str] = (
+        "stream",
         "topic",
         "group",
         "error_type",
@@ -50,7 +49,8 @@ class ReplayDeadLettersOperator(BaseOperator):
     def __init__(
         self,
         *,
-        topic: str,
+        stream: str | None = None,
+        topic: str | None = None,
         group: str | None = None,
         error_type: str | None = None,
         since_ms: int | str | None = None,
@@ -63,6 +63,8 @@ class ReplayDeadLettersOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        stream_or_topic(stream, topic)
+        self.stream = stream
         self.topic = topic
         self.group = group
         self.error_type = error_type
@@ -75,40 +77,28 @@ class ReplayDeadLettersOperator(BaseOperator):
         self.redis_streams_conn_id = redis_streams_conn_id
 
     def execute(self, context: Context) -> Report:
-        """Replay, and return how many letters were replayed, gone and refused."""
-        with refused_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
-            topic = hook.topic(self.topic)
-            if topic.layout == "legacy":
-                raise TopicError(self.topic, "is not there, so it has no dead letters")
-            letters = DeadLetters(topic)
-            report = letters.replay_all(**self._arguments())
-            hook.record_output(self.topic)
+        """Replay, and return how many letters were replayed, and how many were removed before or refused."""
+        kinds: dict[str, type] = {"since_ms": int, "until_ms": int, "limit": int, "per_second": float}
+        with failing_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
+            kind, name = stream_or_topic(self.stream, self.topic)
+            arguments: dict[str, Any] = {
+                "dry_run": truth("is_dry_run", self.is_dry_run),
+                "to_all_groups": truth("to_all_groups", self.to_all_groups),
+            }
+            for field in ("group", "error_type", *kinds):
+                value = getattr(self, field)
+                # A template of an empty Param is rendered to one of these.
+                if value not in (None, "", "None"):
+                    arguments[field] = number(field, value, kinds[field]) if field in kinds else value
+            letters = DeadLetters(hook.topic(name))
+            report = letters.replay_all(**arguments)
+            hook.record_output(name)
             return {
-                "topic": self.topic,
+                kind: name,
                 "replayed": report.replayed,
                 "gone": len(report.gone),
                 "refused": len(report.refused),
-                "refused_ids": list(report.refused[:_SAMPLES]),
+                "refused_ids": list(report.refused[:MAX_SAMPLES]),
                 "is_dry_run": report.is_dry_run,
                 "remaining": letters.count(),
             }
-
-    def _arguments(self) -> dict[str, Any]:
-        given: dict[str, Any] = {
-            "dry_run": truth("is_dry_run", self.is_dry_run),
-            "to_all_groups": truth("to_all_groups", self.to_all_groups),
-        }
-        for name in ("group", "error_type"):
-            if _is_given(getattr(self, name)):
-                given[name] = getattr(self, name)
-        for name in ("since_ms", "until_ms", "limit"):
-            if _is_given(getattr(self, name)):
-                given[name] = whole_number(name, getattr(self, name))
-        if _is_given(self.per_second):
-            given["per_second"] = seconds("per_second", self.per_second)
-        return given
-
-
-def _is_given(value: object) -> bool:
-    # What a template of an empty Param renders to.
-    return value not in (None, "", "None")

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_conquiet.attempts import TaskTry
+from airflow_provider_conquiet.arguments import failing_at_once, stream_or_topic
 from airflow_provider_conquiet.hooks.redis_streams import ONE_DAY_MS, Payload, RedisStreamsHook
-from airflow_provider_conquiet.refusals import refused_at_once
-from airflow_provider_conquiet.reports import Report, enqueue_report, tell_assets
-from airflow_provider_conquiet.traces import task_span
-from conquiet.mq import Message, Topic
+from airflow_provider_conquiet.reports import Report, enqueue_report, update_outlets
+from airflow_provider_conquiet.task_try import TaskTry, task_span
+from conquiet.mq import Message
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,16 +20,16 @@ if TYPE_CHECKING:
 class EnqueueOperator(BaseOperator):
     """Enqueues one payload or many; a retry adds what an earlier try had not added, and nothing twice.
 
-    Messages are known by the task instance and by their place in the list. So a cleared task adds nothing
-    either, unless `dedupe_id` says otherwise.
+    Messages are known by the task instance and by their index in the list. So a cleared task adds nothing
+    either, unless `dedupe_id` is another one.
 
     Args:
         payload: one message, a dict of JSON values.
         payloads: several, as a list or the output of an upstream task.
-        stream: where to; a group that is made later begins at its start.
+        stream: where to; a group that is created later begins at its start.
         topic: instead of a stream; messages go to the partitions of the topic.
         key_field: with a topic, the field of the payload that is the message's key.
-        dedupe_id: another id than the task instance's; messages with the same id and place are added once.
+        dedupe_id: another id than the task instance's; messages with the same id and index are added once.
         is_deduped: `False` adds on every try.
         dedupe_window_ms: how long an id is remembered.
         redis_streams_conn_id: a connection of type `redis_streams`.
@@ -62,11 +61,7 @@ class EnqueueOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if (topic is None) == (stream is None):
-            raise ValueError(
-                f"task {self.task_id!r} enqueues to a stream or to a topic; "
-                f"got stream={stream!r}, topic={topic!r}"
-            )
+        stream_or_topic(stream, topic)
         self.payload = payload
         self.payloads = payloads
         self.stream = stream
@@ -79,56 +74,40 @@ class EnqueueOperator(BaseOperator):
 
     def execute(self, context: Context) -> Report:
         """Enqueue, and return how many and their range of ids."""
-        with refused_at_once():
-            return self.enqueue(context, self.messages(context))
-
-    def messages(self, context: Context) -> list[Payload]:
-        """The payloads, in the order in which they are enqueued."""
-        if (self.payload is None) == (self.payloads is None):
-            raise ValueError(
-                f"task {self.task_id!r} needs payload or payloads; got payload={self.payload!r:.100}, "
-                f"payloads={self.payloads!r:.100}. An upstream task may have returned None"
-            )
-        return [self.payload] if self.payload is not None else payload_list(self.payloads)
+        with failing_at_once():
+            if (self.payload is None) == (self.payloads is None):
+                raise ValueError(
+                    f"task {self.task_id!r} needs payload or payloads; got payload={self.payload!r:.100}, "
+                    f"payloads={self.payloads!r:.100}. An upstream task may have returned None"
+                )
+            payloads = [self.payload] if self.payload is not None else payload_list(self.payloads)
+            return self.enqueue(context, payloads)
 
     def enqueue(self, context: Context, payloads: list[Payload]) -> Report:
-        """Enqueue these, and tell Airflow how many and which."""
-        dedupe_id, window_ms = self._dedupe_id(context), self.dedupe_window_ms
+        """Enqueue these, and report how many and which."""
+        kind, name = stream_or_topic(self.stream, self.topic)
+        dedupe: dict[str, Any] = {"dedupe_id": None, "window_ms": self.dedupe_window_ms}
+        if self.is_deduped:
+            dedupe["dedupe_id"] = self.dedupe_id or TaskTry.of_context(context).dedupe_id
         with task_span(context), RedisStreamsHook(self.redis_streams_conn_id) as hook:
-            if self.topic is None:
-                place = {"stream": str(self.stream)}
-                ids = hook.enqueue(place["stream"], payloads, dedupe_id=dedupe_id, window_ms=window_ms)
+            if kind == "stream":
+                ids = hook.enqueue(name, payloads, **dedupe)
             else:
-                place = {"topic": self.topic}
-                messages = self._of_topic(hook.topic(self.topic), payloads)
-                ids = hook.send(self.topic, messages, dedupe_id=dedupe_id, window_ms=window_ms)
-            report = enqueue_report(place, ids)
-            tell_assets(context, self.outlets, hook.asset_uri(str(self.topic or self.stream)), report)
+                partition_count, messages = hook.topic(name).partition_count, []
+                for index, payload in enumerate(payloads):
+                    key = None if self.key_field is None else payload.get(self.key_field)
+                    if self.key_field is not None and key is None:
+                        raise ValueError(
+                            f"a payload has no {self.key_field!r}, which is to be its key: {payload!r:.100}"
+                        )
+                    # Without a key any partition may get it, and a retry would not find it there.
+                    partition = index % partition_count if key is None else None
+                    key = None if key is None else str(key)
+                    messages.append(Message(payload=payload, key=key, partition=partition))
+                ids = hook.send(name, messages, **dedupe)
+            report = enqueue_report({kind: name}, ids)
+            update_outlets(context, self.outlets, hook.asset_uri(name), report)
         return report
-
-    def _dedupe_id(self, context: Context) -> str | None:
-        if not self.is_deduped:
-            return None
-        return self.dedupe_id or f"airflow:{TaskTry.of_context(context).task_instance}"
-
-    def _of_topic(self, topic: Topic, payloads: list[Payload]) -> list[Message]:
-        keys = [self._key_of(payload) for payload in payloads]
-        return [
-            Message(
-                payload=payload,
-                key=key,
-                # Without a key it would go anywhere, and a retry would look for it in another partition.
-                partition=place % topic.partition_count if key is None else None,
-            )
-            for place, (payload, key) in enumerate(zip(payloads, keys, strict=True))
-        ]
-
-    def _key_of(self, payload: Payload) -> str | None:
-        if self.key_field is None:
-            return None
-        if payload.get(self.key_field) is None:
-            raise ValueError(f"a payload has no {self.key_field!r}, which is to be its key: {payload!r:.100}")
-        return str(payload[self.key_field])
 
 
 def payload_list(payloads: object) -> list[Payload]:
@@ -144,8 +123,8 @@ def payload_list(payloads: object) -> list[Payload]:
             f"payloads must be dicts, got {payloads!r:.100}. A template renders to text: "
             "use the upstream task's `.output`, or a DAG with render_template_as_native_obj=True"
         )
-    found = list(payloads)
-    for payload in found:
+    listed = list(payloads)
+    for payload in listed:
         if not isinstance(payload, dict):
             raise TypeError(f"a payload must be a dict, got {payload!r:.100}")
-    return found
+    return listed

@@ -2,49 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseOperator
 from sqlalchemy import Engine
 
-from airflow_provider_conquiet.drains import DrainSettings, OnError
+from airflow_provider_conquiet.arguments import failing_at_once, optional_number
+from airflow_provider_conquiet.drains import TaskDrain
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from airflow_provider_conquiet.refusals import refused_at_once, seconds, whole_number
-from airflow_provider_conquiet.traces import task_span
-from conquiet import Inbox, load_handler
+from airflow_provider_conquiet.reports import Report, drain_report, update_outlets
+from airflow_provider_conquiet.task_try import TaskTry, task_span
+from conquiet import DrainLimits, Inbox, load_handler
+from conquiet.consume import Handler
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-Handler = Callable[..., Any]
+_DEFAULTS = DrainLimits()
 
 
 class HandlingOperator(BaseOperator):
     """Handles each message in its own transaction and acks it after the commit.
 
     Args:
-        group: the consumer group; it is made at the stream's start if it is not there.
+        group: the consumer group; it is created at the stream's start if it does not exist.
         handler: "package.module:function", or a function; called as handler(msg, session).
         stream: the key of the stream.
-        max_messages: the most that one task handles.
-        max_duration_s: no message is begun after this time; keep it below `execution_timeout`.
-        on_error: "continue" leaves a failed message pending and goes on; "raise" stops at the first one and
-            fails the task with its error.
-        max_failures: with "continue", how many failed messages fail the task, at once and without retries;
-            `None` for any number.
-        max_deliveries: a message delivered more often than this is quarantined instead of handled.
-        quarantine_to: another stream than `{stream}:quarantine`.
+        max_messages, max_duration_s, idle_ms, max_deliveries, batch_size: as in `DrainLimits`, which has the
+            defaults; keep `max_duration_s` below `execution_timeout`.
+        on_error: "continue" goes on after a failed message; "raise" stops at the first one and fails the task
+            with its error.
+        max_failures: how many failed messages fail the task, at once and without retries; `None` for any
+            number.
         inbox: skip messages that were handled before; `True`, or the name of the inbox table.
-        batch_size: the most that one read asks for.
         redis_streams_conn_id: a connection of type `redis_streams` with a `db_url`.
     """
 
+    template_fields: Sequence[str] = (
+        "stream",
+        "group",
+        "max_messages",
+        "max_duration_s",
+        "max_deliveries",
+        "redis_streams_conn_id",
+    )
     ui_color = "#dcebe3"
 
     #: Set from a signal handler, so a plain attribute.
-    _is_told_to_stop = False
+    _is_stopping = False
 
     def __init__(
         self,
@@ -52,14 +60,14 @@ class HandlingOperator(BaseOperator):
         group: str,
         handler: str | Handler,
         stream: str | None = None,
-        max_messages: int = 1_000,
-        max_duration_s: float | None = None,
-        on_error: OnError = "continue",
-        max_failures: int | None = 10,
-        max_deliveries: int | None = None,
-        quarantine_to: str | None = None,
+        max_messages: int | None = _DEFAULTS.max_messages,
+        max_duration_s: float | None = _DEFAULTS.max_duration_s,
+        idle_ms: int | None = _DEFAULTS.idle_ms,
+        on_error: Literal["raise", "continue"] = _DEFAULTS.on_error,
+        max_failures: int | None = _DEFAULTS.max_failures,
+        max_deliveries: int | None = _DEFAULTS.max_deliveries,
+        batch_size: int = _DEFAULTS.batch_size,
         inbox: bool | str = False,
-        batch_size: int = 100,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -69,56 +77,61 @@ class HandlingOperator(BaseOperator):
         self.stream = stream
         self.max_messages = max_messages
         self.max_duration_s = max_duration_s
+        self.idle_ms = idle_ms
         self.on_error = on_error
         self.max_failures = max_failures
         self.max_deliveries = max_deliveries
-        self.quarantine_to = quarantine_to
-        self.inbox = inbox
         self.batch_size = batch_size
+        self.inbox = inbox
         self.redis_streams_conn_id = redis_streams_conn_id
 
     def on_kill(self) -> None:
-        """Let the message at hand finish, and begin no other."""
-        self._is_told_to_stop = True
-
-    def is_told_to_stop(self) -> bool:
-        """Asked between messages."""
-        return self._is_told_to_stop
+        """Finish the message in the handler, and begin no other."""
+        self._is_stopping = True
 
     def loaded_handler(self, context: Context) -> Handler:
         """The function that handles messages; imported when the task runs."""
         return load_handler(self.handler) if isinstance(self.handler, str) else self.handler
 
-    def settings(self) -> DrainSettings:
-        """The arguments as they are after templates were rendered."""
-        duration = self.max_duration_s
-        return DrainSettings(
-            max_messages=whole_number("max_messages", self.max_messages),
-            max_duration_s=None if duration is None else seconds("max_duration_s", duration),
+    @abstractmethod
+    def task_drain(self, hook: RedisStreamsHook, task_try: TaskTry) -> TaskDrain:
+        """What this task drains, from its arguments as they are after templates were rendered."""
+
+    def drain_arguments(self, hook: RedisStreamsHook, task_try: TaskTry) -> dict[str, Any]:
+        """The arguments of every `TaskDrain` but for the stream."""
+        limits = DrainLimits(
+            max_messages=optional_number("max_messages", self.max_messages, int),
+            max_duration_s=optional_number("max_duration_s", self.max_duration_s, float),
+            idle_ms=optional_number("idle_ms", self.idle_ms, int),
+            max_failures=optional_number("max_failures", self.max_failures, int),
+            max_deliveries=optional_number("max_deliveries", self.max_deliveries, int),
             on_error=self.on_error,
-            max_failures=_optional_number("max_failures", self.max_failures),
-            max_deliveries=_optional_number("max_deliveries", self.max_deliveries),
-            quarantine_to=self.quarantine_to,
-            inbox=_inbox(self.inbox),
             batch_size=self.batch_size,
+            should_stop=lambda: self._is_stopping,
         )
+        inbox = Inbox(table=self.inbox) if isinstance(self.inbox, str) else Inbox() if self.inbox else None
+        return {"hook": hook, "group": self.group, "limits": limits, "inbox": inbox, "task_try": task_try}
 
     @contextmanager
     def opened(self, context: Context) -> Iterator[tuple[RedisStreamsHook, Engine]]:
-        """Redis and the application's database for the length of the block, inside of the task's span."""
+        """Redis and the application's database for the length of the block, inside the task's span."""
         with ExitStack() as stack:
             stack.enter_context(task_span(context))
-            with refused_at_once():
+            with failing_at_once():
                 hook = stack.enter_context(RedisStreamsHook(self.redis_streams_conn_id))
                 engine = stack.enter_context(hook.engine())
             yield hook, engine
 
-
-def _optional_number(name: str, value: object) -> int | None:
-    return None if value is None else whole_number(name, value)
-
-
-def _inbox(inbox: bool | str) -> Inbox | None:
-    if isinstance(inbox, str):
-        return Inbox(table=inbox)
-    return Inbox() if inbox else None
+    def drain_once(self, context: Context) -> Report:
+        """Drain, and report it to XCom, to the outlets and to Airflow's lineage."""
+        task_try = TaskTry.of_context(context)
+        with self.opened(context) as (hook, engine):
+            with failing_at_once():
+                handler = self.loaded_handler(context)
+                drain = self.task_drain(hook, task_try)
+            hook.record_input(drain.source)
+            done = drain.run(handler, engine)
+            backlog = hook.backlog(drain.stream, drain.group)
+            report = drain_report(done, consumer=task_try.consumer_name, backlog=backlog)
+            update_outlets(context, self.outlets, hook.asset_uri(drain.source), report)
+        return report

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
@@ -18,14 +18,12 @@ from airflow.providers.common.compat.sdk import (
     AirflowNotFoundException,
     mask_secret,
 )
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
-from airflow_provider_conquiet.attempts import TaskTry
+from airflow_provider_conquiet.arguments import failing_at_once
+from airflow_provider_conquiet.hooks.database import mask_password
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from airflow_provider_conquiet.refusals import refused_at_once
-from airflow_provider_conquiet.reports import Report, tell_assets
-from airflow_provider_conquiet.traces import task_span
+from airflow_provider_conquiet.reports import Report, update_outlets
+from airflow_provider_conquiet.task_try import TaskTry, task_span
 from conquiet.spark.jobs import (
     DATABASE_URL_VARIABLE,
     REDIS_URL_VARIABLE,
@@ -44,14 +42,14 @@ if TYPE_CHECKING:
 class SparkPublishOperator(SparkSubmitOperator):
     """Submits a job that publishes rows to a topic, and returns its report; a retry publishes nothing twice.
 
-    The job reads its secrets from a file that only this task's user can read and that is gone afterwards;
+    The job reads its secrets from a file that only this task's user can read and that is deleted afterwards;
     with `deploy_mode="cluster"` spark-submit ships it to the driver. The arguments of `SparkSubmitOperator`,
     but for `application` and `application_args`, and:
 
     Args:
         job: "publish", or "aggregate".
         options: of the job, by their names in its command line: `{"table": "orders", "in": "database"}`.
-        to_topic, to_stream: where the messages go.
+        to_topic, to_stream: one of the two.
         dedupe_id: names the write instead of the task instance.
         is_deduped: `False` publishes on every try.
         secrets: "none" if the driver has its secrets by other means, as from a Kubernetes secret.
@@ -103,15 +101,15 @@ class SparkPublishOperator(SparkSubmitOperator):
             check_arguments(job, self._job_arguments())
 
     def execute(self, context: Context) -> Report:  # type: ignore[override]  # it returns nothing there
-        """Submit the job, wait for its end, and return what it told."""
+        """Submit the job, wait for its end, and return its report."""
         report_key = f"conquiet:spark:report:{TaskTry.of_context(context).task_instance}"
         with ExitStack() as stack:
             stack.enter_context(task_span(context))
             hook = stack.enter_context(RedisStreamsHook(self.redis_streams_conn_id))
             secrets = stack.enter_context(self._secrets_file(hook))
-            with _mistakes_end_the_task():
+            with failing_at_once(JobError):
                 self._prepare(context, report_key, secrets)
-            # An earlier try whose worker died may have left one: it is not what this job tells.
+            # An earlier try whose worker died may have left one: it is not this job's report.
             hook.get_conn().delete(report_key)
             try:
                 super().execute(context)
@@ -121,20 +119,26 @@ class SparkPublishOperator(SparkSubmitOperator):
             if report is None:
                 raise AirflowException(f"the job ended and left no report in {report_key!r}")
             if report["exit_code"]:
-                # In cluster mode spark-submit may return 0 whatever becomes of its driver.
-                raise _explained(
-                    AirflowException(f"the job ended with exit code {report['exit_code']}"), report
-                )
-            place = str(self.to_topic or self.to_stream)
-            hook.record_output(place)
-            tell_assets(context, self.outlets, hook.asset_uri(place), report)
+                # In cluster mode spark-submit may return 0 though its driver failed.
+                failure = AirflowException(f"the job ended with exit code {report['exit_code']}")
+                raise _explained(failure, report)
+            name = str(self.to_topic or self.to_stream)
+            hook.record_output(name)
+            update_outlets(context, self.outlets, hook.asset_uri(name), report)
             return report
 
     def _prepare(self, context: Context, report_key: str, secrets: Path | None) -> None:
-        options: dict[str, Any] = {"report": f"stream:{report_key}", "dedupe_id": self._dedupe_id(context)}
+        options: dict[str, Any] = {"report": f"stream:{report_key}"}
+        if self.is_deduped:
+            options["dedupe_id"] = self.dedupe_id or TaskTry.of_context(context).dedupe_id
         if secrets is not None:
             options["secrets"] = secrets
-            if self._is_cluster_mode():
+            mode = self.deploy_mode
+            if mode is None:
+                # The Spark provider goes on without a connection too.
+                with suppress(AirflowNotFoundException):
+                    mode = RedisStreamsHook.get_connection(self.spark_conn_id).extra_dejson.get("deploy-mode")
+            if mode == "cluster":
                 self.files = ",".join(filter(None, [self.files, str(secrets)]))
         if self.to_topic is not None:
             options["traceparent"] = headers().get("traceparent")
@@ -144,28 +148,20 @@ class SparkPublishOperator(SparkSubmitOperator):
     def _job_arguments(self) -> list[str]:
         return arguments_of(self.options | {"to_topic": self.to_topic, "to_stream": self.to_stream})
 
-    def _dedupe_id(self, context: Context) -> str | None:
-        if not self.is_deduped:
-            return None
-        return self.dedupe_id or f"airflow:{TaskTry.of_context(context).task_instance}"
-
-    def _is_cluster_mode(self) -> bool:
-        mode = self.deploy_mode
-        if mode is None:
-            try:
-                mode = RedisStreamsHook.get_connection(self.spark_conn_id).extra_dejson.get("deploy-mode")
-            except AirflowNotFoundException:
-                # The Spark provider goes on without it too.
-                mode = None
-        return mode == "cluster"
-
     @contextmanager
     def _secrets_file(self, hook: RedisStreamsHook) -> Iterator[Path | None]:
         if self.secrets == "none":
             yield None
             return
-        with refused_at_once():
-            values = _secrets_of(hook)
+        with failing_at_once():
+            values = {REDIS_URL_VARIABLE: hook.url}
+            if hook.server.password:
+                # As it stands in the URL; Airflow masks it only as it was entered.
+                mask_secret(quote(hook.server.password, safe=""))
+            db_url = RedisStreamsHook.get_connection(hook.redis_streams_conn_id).extra_dejson.get("db_url")
+            if db_url:
+                values[DATABASE_URL_VARIABLE] = str(db_url)
+                mask_password(str(db_url))
         # Not by `env_vars`: on YARN and Kubernetes the Spark provider puts those on the command line.
         with tempfile.TemporaryDirectory(prefix="conquiet-spark-") as directory:
             path = Path(directory) / f"{Path(directory).name}.json"
@@ -174,36 +170,13 @@ class SparkPublishOperator(SparkSubmitOperator):
             yield path
 
 
-def _secrets_of(hook: RedisStreamsHook) -> dict[str, str]:
-    server, values = hook.server, {REDIS_URL_VARIABLE: hook.url}
-    if server.password:
-        # As it stands in the URL; Airflow masks it only as it was entered.
-        mask_secret(quote(server.password, safe=""))
-    db_url = RedisStreamsHook.get_connection(hook.redis_streams_conn_id).extra_dejson.get("db_url")
-    if db_url:
-        values[DATABASE_URL_VARIABLE] = str(db_url)
-        _mask_password_of(str(db_url))
-    return values
-
-
-def _mask_password_of(db_url: str) -> None:
-    try:
-        password = make_url(db_url).password
-    except ArgumentError:
-        return
-    if password:
-        mask_secret(str(password))
-        mask_secret(quote(str(password), safe=""))
-
-
 def _take_report(hook: RedisStreamsHook, key: str) -> Report | None:
     client = hook.get_conn()
     entries: Any = client.xrevrange(key, count=1)
     client.delete(key)
     if not entries:
         return None
-    fields = {_text(name): _text(value) for name, value in entries[0][1].items()}
-    report: Report = json.loads(fields["data"])
+    report: Report = json.loads(entries[0][1][b"data"])
     return report
 
 
@@ -213,15 +186,3 @@ def _explained(error: Exception, report: Report | None) -> Exception:
     if ExitCode(report["exit_code"]).is_mistake:
         return AirflowFailException(f"{report['error']} (a retry would fail in the same way)")
     return AirflowException(report["error"])
-
-
-@contextmanager
-def _mistakes_end_the_task() -> Iterator[None]:
-    try:
-        yield
-    except JobError as error:
-        raise AirflowFailException(f"{error} (a retry would fail in the same way)") from error
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value

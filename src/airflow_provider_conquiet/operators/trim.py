@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_conquiet.arguments import failing_at_once, number, stream_or_topic
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from airflow_provider_conquiet.refusals import refused_at_once, whole_number
 from airflow_provider_conquiet.reports import Report
 from conquiet.mq import MqAdmin
 
@@ -20,7 +20,7 @@ class TrimOperator(BaseOperator):
     """Trims a stream or every partition of a topic to what the retention keeps.
 
     Args:
-        stream, topic: one of both.
+        stream, topic: one of the two.
         retention_length: entries to keep in each stream.
         retention_ms: age below which entries are kept; without both, the topic's own policy counts.
         redis_streams_conn_id: a connection of type `redis_streams`.
@@ -46,8 +46,7 @@ class TrimOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if (stream is None) == (topic is None):
-            raise ValueError(f"task {self.task_id!r} trims a stream or a topic; got {stream!r} and {topic!r}")
+        stream_or_topic(stream, topic)
         self.stream = stream
         self.topic = topic
         self.retention_length = retention_length
@@ -55,11 +54,11 @@ class TrimOperator(BaseOperator):
         self.redis_streams_conn_id = redis_streams_conn_id
 
     def execute(self, context: Context) -> Report:
-        """Trim, and return how many entries went, in sum and by partition."""
+        """Trim, and return how many entries were removed, in sum and by partition."""
         name = str(self.topic or self.stream)
-        with refused_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
+        with failing_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
             keep: dict[str, Any] = {
-                field: whole_number(field, getattr(self, field))
+                field: number(field, getattr(self, field), int)
                 for field in ("retention_length", "retention_ms")
                 if getattr(self, field) is not None
             }

@@ -9,7 +9,7 @@ from airflow_provider_conquiet.triggers.message import MessageTrigger
 
 
 class RedisStreamMessageQueueProvider(BaseMessageQueueProvider):
-    """Hands `scheme="redis+stream"` to `MessageTrigger`, which says what the other arguments are."""
+    """Makes a `MessageTrigger` of `scheme="redis+stream"`; the other arguments are the trigger's."""
 
     scheme = "redis+stream"
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider_conquiet.attempts import TaskTry
+from airflow_provider_conquiet.arguments import failing_at_once
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from airflow_provider_conquiet.refusals import refused_at_once
-from conquiet import QueueError, load_handler
-from conquiet.queue import Client
+from airflow_provider_conquiet.task_try import TaskTry
+from conquiet import load_handler
+from conquiet.payload import decode_payload
+from conquiet.queue.connection import run_command
+from conquiet.queue.message import data_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,15 +25,15 @@ _STATE = "conquiet_looked_at"
 
 
 class MessageSensor(BaseSensorOperator):
-    """Succeeds with the id of the first message that matches; looks at the stream without a group.
+    """Succeeds with the id of the first message that matches; reads the stream without a group.
 
-    It sees every entry that is still in the stream, whoever consumed it, and each of them once per try: where
-    it stopped is kept over reschedules (Airflow 3.3 and later; before, it looks from `start_id` again).
+    It sees every entry that is still in the stream, consumed or not, and each of them once per try: where
+    it stopped is kept over reschedules (Airflow 3.3 and later; before, it reads from `start_id` again).
 
     Args:
         match: "package.module:function" of a function from payload to bool, or the function itself.
         equals: instead of `match`, payload fields and the values they must have.
-        start_id: the entry id to look after; a time in milliseconds is one too.
+        start_id: the entry id after which it reads; a time in milliseconds is one too.
     """
 
     template_fields: Sequence[str] = ("stream", "equals", "start_id", "redis_streams_conn_id")
@@ -58,70 +59,43 @@ class MessageSensor(BaseSensorOperator):
         self.redis_streams_conn_id = redis_streams_conn_id
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look at what has come since the last look."""
-        memory = _Memory(context, self.start_id)
+        """Read what was added since the last poke."""
+        store: Any = context.get("task_state_store")
+        kept: Any = None if store is None else store.get(_STATE)
+        # Another try may have another function to match with: it reads from the beginning.
+        try_number = TaskTry.of_context(context).try_number
+        is_of_this_try = isinstance(kept, dict) and kept.get("try") == try_number
+        after: str = kept["after"] if is_of_this_try else self.start_id
         with RedisStreamsHook(self.redis_streams_conn_id) as hook:
-            with refused_at_once():
-                matches, client = self._matcher(), hook.get_conn()
-            for entry_id, payload in _entries(client, self.stream, memory):
-                if payload is not None and matches(payload):
-                    memory.forget()
-                    return PokeReturnValue(True, {"stream": self.stream, "id": entry_id})
-        memory.keep()
+            with failing_at_once():
+                match = load_handler(self.match) if isinstance(self.match, str) else self.match
+                client = hook.get_conn()
+            while page := run_command(
+                client,
+                "XRANGE",
+                self.stream,
+                f"({after}",
+                "+",
+                "COUNT",
+                _PAGE,
+                stream=self.stream,
+                group=None,
+            ):
+                for raw_id, fields in page:
+                    after = raw_id.decode()
+                    try:
+                        payload = decode_payload(data_of(fields))
+                    except ValueError:
+                        # A malformed entry cannot match; the drain of the stream reports it.
+                        continue
+                    if match(payload) if match else self._is_equal(payload):
+                        if store is not None:
+                            store.delete(_STATE)
+                        return PokeReturnValue(True, {"stream": self.stream, "id": after})
+        if store is not None:
+            store.set(_STATE, {"try": try_number, "after": after})
         return PokeReturnValue(False)
 
-    def _matcher(self) -> Match:
-        if callable(self.match):
-            return self.match
-        if self.match is not None:
-            return load_handler(self.match)
-        wanted = dict(self.equals or {})
-        return lambda payload: all(
-            name in payload and payload[name] == value for name, value in wanted.items()
-        )
-
-
-class _Memory:
-    """Where this try of the task has looked up to."""
-
-    def __init__(self, context: Context, start_id: str) -> None:
-        self._try = TaskTry.of_context(context).try_number
-        self._store: Any = context.get("task_state_store")
-        kept: Any = self._store.get(_STATE) if self._store is not None else None
-        # Another try may have another function to match with: it looks from the beginning.
-        is_of_this_try = isinstance(kept, dict) and kept.get("try") == self._try
-        self.after: str = kept["after"] if is_of_this_try else start_id
-
-    def keep(self) -> None:
-        if self._store is not None:
-            self._store.set(_STATE, {"try": self._try, "after": self.after})
-
-    def forget(self) -> None:
-        if self._store is not None:
-            self._store.delete(_STATE)
-
-
-def _entries(client: Client, stream: str, memory: _Memory) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    while page := _page(client, stream, memory.after):
-        for raw_id, fields in page:
-            memory.after = raw_id.decode()
-            yield memory.after, _payload(fields)
-
-
-def _page(client: Client, stream: str, after: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    from redis.exceptions import RedisClusterException, RedisError
-
-    try:
-        return client.xrange(stream, min=f"({after}", count=_PAGE)  # type: ignore[return-value]
-    except (RedisError, RedisClusterException) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise QueueError("XRANGE", stream=stream, group=None, reason=reason) from error
-
-
-def _payload(fields: Mapping[bytes, bytes]) -> dict[str, Any] | None:
-    # What is no message cannot match; whoever drains the stream will meet it and say so.
-    try:
-        payload = json.loads(fields.get(b"data", b""))
-    except (ValueError, RecursionError):
-        return None
-    return payload if isinstance(payload, dict) else None
+    def _is_equal(self, payload: dict[str, Any]) -> bool:
+        wanted = self.equals or {}
+        return all(name in payload and payload[name] == value for name, value in wanted.items())

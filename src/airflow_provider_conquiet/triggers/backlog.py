@@ -1,4 +1,4 @@
-"""BacklogTrigger: the doorbell that rings while a group has messages before it, and consumes none."""
+"""BacklogTrigger: the doorbell that rings while a group has a backlog, and consumes nothing."""
 
 from __future__ import annotations
 
@@ -6,30 +6,35 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Unpack
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from airflow_provider_conquiet.arguments import stream_or_topic
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from airflow_provider_conquiet.triggers.backoff import Backoff
-from airflow_provider_conquiet.triggers.thresholds import Backlog, Thresholds, stream_or_topic
-from conquiet import QueueError, peek_backlog_async
-from conquiet.mq import is_any_due_async, topic_streams_async
+from airflow_provider_conquiet.triggers.thresholds import ThresholdArguments, Thresholds
+from conquiet import BacklogStats, QueueError, peek_backlog_async
+from conquiet.mq import is_any_due_async, topic_streams_async, total_backlog
 from conquiet.queue import AsyncClient
 
 log = logging.getLogger(__name__)
 
+#: While Redis does not answer, it is asked again after 1 s, 2 s, and so on up to this.
+LONGEST_RETRY_S = 30.0
+
 
 class BacklogTrigger(BaseEventTrigger):
-    """Rings when a threshold is reached, again every `ring_again_s` while it is, and only ever looks.
+    """Rings when a threshold is reached, again every `ring_again_s` while it is, and only ever reads.
 
-    It makes neither stream nor group, so a paused DAG, a restart or two triggerers cost nothing but a ring.
-    While Redis is away it says so in the log and goes on.
+    It creates neither stream nor group, so a paused DAG, a restart or two triggerers cost nothing but a ring.
+    While Redis is unavailable it logs that and goes on.
 
     Args:
-        min_lag: any one threshold that is reached rings; `min_lag=None` for age or pending alone.
+        min_lag: 1 unless given; any one threshold that is reached rings. `None` for age or pending alone.
         min_pending: count delivered and not acked messages too; without it they never ring.
-        due_in: sorted sets of retries and delayed messages, by due time: one whose time has come rings too.
+        min_age_s: seconds since the oldest message that counts was enqueued.
+        due_in: sorted sets of retries and delayed messages, by due time: one that is due rings too.
         ring_again_s: `None` ends the trigger with its first ring, as a deferred task needs it.
     """
 
@@ -40,16 +45,14 @@ class BacklogTrigger(BaseEventTrigger):
         topic: str | None = None,
         group: str,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
-        min_lag: int | None = 1,
-        min_pending: int | None = None,
-        min_age_s: float | None = None,
         due_in: Sequence[str] = (),
         poll_interval_s: float = 1.0,
         ring_again_s: float | None = 30.0,
+        **thresholds: Unpack[ThresholdArguments],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers are typed in part
         self._kind, self._name = stream_or_topic(stream, topic)
-        self._thresholds = Thresholds(min_lag=min_lag, min_pending=min_pending, min_age_s=min_age_s)
+        self._thresholds = Thresholds(**thresholds)
         if poll_interval_s <= 0 or (ring_again_s is not None and ring_again_s <= 0):
             raise ValueError(f"intervals must be above 0, got {poll_interval_s!r} and {ring_again_s!r}")
         self.stream = stream
@@ -70,12 +73,10 @@ class BacklogTrigger(BaseEventTrigger):
                 "topic": self.topic,
                 "group": self.group,
                 "redis_streams_conn_id": self.redis_streams_conn_id,
-                "min_lag": self._thresholds.min_lag,
-                "min_pending": self._thresholds.min_pending,
-                "min_age_s": self._thresholds.min_age_s,
                 "due_in": self.due_in,
                 "poll_interval_s": self.poll_interval_s,
                 "ring_again_s": self.ring_again_s,
+                **asdict(self._thresholds),
             },
         )
 
@@ -83,13 +84,30 @@ class BacklogTrigger(BaseEventTrigger):
         """Ring as the class says; the event has names, counts and an age."""
         self._client = await RedisStreamsHook(self.redis_streams_conn_id).get_async_conn()
         quiet_until: float | None = None
+        retry_s = 0.0
         try:
             while True:
-                backlog, is_any_due = await self._answer(self._client)
+                backlog: BacklogStats | None = None
+                is_any_due = False
+                try:
+                    is_any_due = await is_any_due_async(self._client, self.due_in)
+                    backlog = await self._backlog(self._client)
+                    retry_s = 0.0
+                except QueueError as error:
+                    retry_s = min(2 * retry_s or 1.0, LONGEST_RETRY_S)
+                    log.warning("%s; trying again in %.0f s", error, retry_s)
+                # redis-py waits with asyncio.wait_for, which before Python 3.12 may swallow a cancellation.
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise asyncio.CancelledError
+                if backlog is None:
+                    await asyncio.sleep(retry_s)
+                    continue
                 if not is_any_due and not self._thresholds.are_reached_by(backlog):
                     quiet_until = None
                 elif quiet_until is None or time.monotonic() >= quiet_until:
-                    yield _ring(self._thresholds.event_of(backlog))
+                    event = self._thresholds.event_of(self._kind, backlog)
+                    yield TriggerEvent(event)  # type: ignore[no-untyped-call]
                     if self.ring_again_s is None:
                         return
                     quiet_until = time.monotonic() + self.ring_again_s
@@ -103,36 +121,11 @@ class BacklogTrigger(BaseEventTrigger):
         if client is not None:
             await client.aclose()
 
-    async def _answer(self, client: AsyncClient) -> tuple[Backlog, bool]:
-        backoff = Backoff()
-        while True:
-            try:
-                answer = await self._look(client), await is_any_due_async(client, self.due_in)
-            except QueueError as error:
-                wait_s = backoff.next_s()
-                log.warning("%s; looking again in %.0f s", error, wait_s)
-            else:
-                _end_if_cancelled()
-                return answer
-            _end_if_cancelled()
-            await asyncio.sleep(wait_s)
-
-    async def _look(self, client: AsyncClient) -> Backlog:
+    async def _backlog(self, client: AsyncClient) -> BacklogStats:
         streams = [self._name] if self._kind == "stream" else await topic_streams_async(client, self._name)
         limit = self._thresholds.count_limit
         parts = [
             await peek_backlog_async(client, stream=stream, group=self.group, count_limit=limit)
             for stream in streams
         ]
-        return Backlog.of(self._kind, self._name, self.group, parts)
-
-
-def _end_if_cancelled() -> None:
-    # redis-py waits with asyncio.wait_for, which before Python 3.12 may take a cancellation for itself.
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-
-
-def _ring(event: dict[str, Any]) -> TriggerEvent:
-    return TriggerEvent(event)  # type: ignore[no-untyped-call]  # Airflow's triggers are typed in part
+        return total_backlog(self._name, self.group, parts)

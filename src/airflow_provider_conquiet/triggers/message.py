@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.configuration import conf
@@ -24,7 +24,7 @@ else:
     HAS_ACK_CHANNEL = True
 
 if TYPE_CHECKING:
-    from airflow_provider_conquiet.triggers.producer import MessageProducer, Received
+    from airflow_provider_conquiet.triggers.producer import MessageProducer
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +35,18 @@ _MAX_FIELDS_BYTES = 2_048
 class MessageTrigger(BaseEventTrigger):
     """Makes an event of each message of a group that is this watcher's alone; the event names it by its id.
 
-    A message is acked after Airflow has stored its event, so none is lost and one may be told of twice; a
-    message that cannot become an event goes to the quarantine. Before Airflow 3.3, which has no way to tell
-    that an event is stored, this is the doorbell: `BacklogTrigger` on the same group, nothing is consumed.
+    A message is acked after Airflow has stored its event, so none is lost and one may have two events; a
+    message that cannot become an event becomes a dead letter. Before Airflow 3.3, which cannot report that an
+    event is stored, this is the doorbell: `BacklogTrigger` on the same group, nothing is consumed.
 
     Args:
-        group: one that nothing else reads; made from the other arguments if it is not given.
+        group: one that nothing else reads; named after the other arguments if it is not given.
         match: "package.module:function" of a function from payload to bool, quick and without I/O: it runs in
-            the triggerer. What it says no to is acked without an event; what it raises on is refused.
+            the triggerer. If it returns no, the message is acked without an event; if it raises, refused.
         fields: names of small payload fields that the event carries; Airflow keeps and shows them.
-        start: where a group begins that is not there yet.
+        start: where a group begins that does not exist yet.
         max_in_flight: how many messages may wait for Airflow; at most half of its subscriber queue is used.
-        reread_s: how often messages are looked for whose event was not stored.
+        reread_s: how often messages are read again whose event was not stored.
     """
 
     def __init__(
@@ -124,12 +124,17 @@ class MessageTrigger(BaseEventTrigger):
         return MessageProducer(watch, max_in_flight=max(1, min(trigger.max_in_flight, queue_size // 2)))
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        """Make events of messages; never raises for a message's sake, which Airflow would take for a yes."""
-        match = self._matcher()
+        """Make events of messages; raises for none of them, which Airflow would take for a yes."""
+        match = None if self.match is None else load_handler(self.match)
         async for received in shared_stream:
-            event = self._event_or_refusal(received, match)
+            try:
+                event = self._event(received.msg) if match is None or match(received.msg.payload) else None
+            except Exception as error:  # noqa: BLE001 -- the message becomes a dead letter with it
+                received.refusal = f"{type(error).__name__}: {error}"[:500]
+                reject_shared_stream_event()
+                event = None
             if event is not None:
-                yield event
+                yield TriggerEvent(event)  # type: ignore[no-untyped-call]
             # Only now: a trigger that is cancelled at its `yield` does not come here.
             received.passed += 1
 
@@ -139,7 +144,8 @@ class MessageTrigger(BaseEventTrigger):
             stream=self.stream, group=self.group, redis_streams_conn_id=self.redis_streams_conn_id
         )
         log.warning(
-            "this Airflow cannot tell when an event is stored: ringing for %s, consuming nothing", self.stream
+            "this Airflow does not report when an event is stored: ringing for %s, consuming nothing",
+            self.stream,
         )
         async for event in self._doorbell.run():
             yield event
@@ -148,21 +154,6 @@ class MessageTrigger(BaseEventTrigger):
         """Close the doorbell's client; the ack channel closes its own."""
         if self._doorbell is not None:
             await self._doorbell.cleanup()
-
-    def _matcher(self) -> Callable[[dict[str, Any]], Any] | None:
-        return None if self.match is None else load_handler(self.match)
-
-    def _event_or_refusal(
-        self, received: Received, match: Callable[[dict[str, Any]], Any] | None
-    ) -> TriggerEvent | None:
-        try:
-            if match is not None and not match(received.msg.payload):
-                return None
-            return TriggerEvent(self._event(received.msg))  # type: ignore[no-untyped-call]
-        except Exception as error:  # noqa: BLE001 -- the message goes to the quarantine with it
-            received.refusal = f"{type(error).__name__}: {error}"[:500]
-            reject_shared_stream_event()
-            return None
 
     def _event(self, msg: QueueMessage) -> dict[str, Any]:
         event: dict[str, Any] = {"stream": msg.stream, "group": msg.group, "id": msg.id}

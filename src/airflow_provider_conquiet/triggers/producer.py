@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 from redis.exceptions import RedisError
 
-from airflow_provider_conquiet.triggers.backoff import Backoff
+from airflow_provider_conquiet.triggers.backlog import LONGEST_RETRY_S
 from airflow_provider_conquiet.triggers.watched_stream import Watch, WatchedStream
 from conquiet import ConquietError, QueueMessage
 
@@ -37,14 +37,14 @@ class MessageProducer(SharedStreamProducer):
     """Reads messages and acks each one after Airflow has stored its event; lives as long as its watcher.
 
     What is read and not settled is bounded by `max_in_flight`. A message whose event was not stored stays
-    pending and comes again. Redis may be away: it is waited for, and what could not be settled is kept.
+    pending and is read again. While Redis is unavailable it waits, and keeps what could not be settled.
     """
 
     def __init__(self, watch: Watch, *, max_in_flight: int) -> None:
         self._stream = WatchedStream(watch)
         self._max_in_flight = max_in_flight
-        #: Read and not settled, by id: waiting for their turn, or in flight.
-        self._held: dict[str, Received] = {}
+        #: Read and not settled, by id: waiting to be yielded, or in flight.
+        self._taken: dict[str, Received] = {}
         self._waiting: deque[Received] = deque()
         self._unsettled: list[tuple[Received, AdvanceOutcome]] = []
         self._has_room = asyncio.Event()
@@ -53,32 +53,39 @@ class MessageProducer(SharedStreamProducer):
 
     async def open_stream(self) -> AsyncIterator[tuple[Received, Received]]:
         """Yield messages for ever; the second of each pair is the handle for `advance`."""
-        backoff = Backoff()
+        retry_s = 0.0
         while True:
-            room = await self._room()
+            while (room := self._max_in_flight - len(self._taken) + len(self._waiting)) <= 0:
+                self._has_room.clear()
+                await self._has_room.wait()
             try:
-                await self._settle_leftovers()
-                if not self._waiting:
-                    self._hold(await self._in_thread(self._stream.take, room))
+                await self._settle()
+                for msg in [] if self._waiting else await self._in_thread(self._stream.take, room):
+                    if msg.id in self._taken:
+                        # Delivered again while in flight: its delivery count is another now.
+                        self._taken[msg.id].msg = msg
+                    else:
+                        self._taken[msg.id] = received = Received(msg)
+                        self._waiting.append(received)
             except (ConquietError, RedisError, OSError) as error:
-                wait_s = backoff.next_s()
-                log.warning("%s; trying again in %.0f s", error, wait_s)
+                retry_s = min(2 * retry_s or 1.0, LONGEST_RETRY_S)
+                log.warning("%s; trying again in %.0f s", error, retry_s)
                 await self._in_thread(self._stream.close)
-                await asyncio.sleep(wait_s)
+                await asyncio.sleep(retry_s)
                 continue
-            backoff.reset()
+            retry_s = 0.0
             for _ in range(min(room, len(self._waiting))):
                 received = self._waiting.popleft()
                 yield received, received
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Settle messages that Airflow is done with; never raises for Redis' sake.
+        """Settle messages that Airflow is done with; never raises if Redis fails.
 
         An error here would end the watcher, and with it everything that is in flight.
         """
         self._unsettled += [(item.broker_payload, item.outcome) for item in batch]
         try:
-            await self._settle_leftovers()
+            await self._settle()
         except (ConquietError, RedisError, OSError) as error:
             log.warning("%s; %d messages will be settled later", error, len(self._unsettled))
         self._has_room.set()
@@ -88,45 +95,27 @@ class MessageProducer(SharedStreamProducer):
         await self._in_thread(self._stream.close)
         self._thread.shutdown(wait=False)
 
-    async def _room(self) -> int:
-        while (room := self._max_in_flight - len(self._held) + len(self._waiting)) <= 0:
-            self._has_room.clear()
-            await self._has_room.wait()
-        return room
-
-    def _hold(self, messages: Sequence[QueueMessage]) -> None:
-        for msg in messages:
-            if msg.id in self._held:
-                # Delivered again while on its way: its delivery count is another now.
-                self._held[msg.id].msg = msg
-            else:
-                self._held[msg.id] = received = Received(msg)
-                self._waiting.append(received)
-
-    async def _settle_leftovers(self) -> None:
+    async def _settle(self) -> None:
         settling, self._unsettled = self._unsettled, []
         try:
-            stored = [received for received, outcome in settling if _is_stored(received, outcome)]
+            # Airflow counts an event as accepted too if the trigger was cancelled while it was handed over;
+            # only the trigger itself knows that it was.
+            stored = [
+                received.msg.id
+                for received, outcome in settling
+                if outcome.is_clean and received.passed >= outcome.acked
+            ]
             if stored:
-                await self._in_thread(self._stream.ack, [received.msg.id for received in stored])
+                await self._in_thread(self._stream.ack, stored)
             for received, outcome in settling:
                 if outcome.rejected:
-                    await self._refuse(received)
+                    reason = received.refusal or "the trigger refused it"
+                    await self._in_thread(self._stream.dead_letter, received.msg, reason)
         except BaseException:
             self._unsettled = settling + self._unsettled
             raise
         for received, _ in settling:
-            self._held.pop(received.msg.id, None)
-
-    async def _refuse(self, received: Received) -> None:
-        reason = received.refusal or "the trigger refused it"
-        await self._in_thread(self._stream.quarantine, received.msg, reason)
+            self._taken.pop(received.msg.id, None)
 
     async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
-
-
-def _is_stored(received: Received, outcome: AdvanceOutcome) -> bool:
-    # Airflow counts an event as accepted too if the trigger was cancelled while it was being handed over;
-    # only the trigger itself knows that it was.
-    return outcome.is_clean and received.passed >= outcome.acked

@@ -1,4 +1,4 @@
-"""WatchedStream: the messages of one stream for one watcher, whose group nobody else may read."""
+"""WatchedStream: the messages of one stream for one watcher, which reads its group alone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from dataclasses import dataclass
 from redis.exceptions import RedisError
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from conquiet import (
-    ConquietError,
-    MalformedEntry,
-    MalformedEntryError,
-    QueueMessage,
-    RedisStreamsQueue,
-)
-from conquiet.consume import quarantine
+from conquiet import ConquietError, DeadLetter, MalformedEntryError, QueueMessage, RedisStreamsQueue
+from conquiet.consume.outcome import Settlement
+from conquiet.consume.stream_channel import StreamChannel
 from conquiet.logs import MessageLog, message_fields
 
 log = MessageLog(logging.getLogger(__name__))
@@ -26,13 +21,13 @@ log = MessageLog(logging.getLogger(__name__))
 _BLOCK_MS = 500
 _PAGE = 100
 #: The most that one pass over pending messages takes; the next pass goes on.
-_MAX_PAGES = 10
-#: A consumer that reads is seen by the server twice a second; one that was not seen for this long is gone.
-_GONE_MS = 10_000
+_MAX_PAGES = 20
+#: A consumer that reads is seen by the server twice a second; one that was not seen for this long is dead.
+_DEAD_AFTER_MS = 10_000
 
 
 class GroupTakenError(ConquietError):
-    """Somebody else reads the watcher's group: each would get a part of the messages."""
+    """Another consumer reads the watcher's group: each would get a part of the messages."""
 
     def __init__(self, *, stream: str, group: str, consumer: str) -> None:
         super().__init__(
@@ -43,16 +38,16 @@ class GroupTakenError(ConquietError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Whose messages, from where, and how often pending ones are looked for."""
+    """Which messages, from where, and how often pending ones are read again."""
 
     redis_streams_conn_id: str
     stream: str
     group: str
     #: The same after a restart of the triggerer: what was pending is found under it again.
     consumer: str
-    #: Whether a group that is not there yet begins at the end of the stream instead of at its beginning.
+    #: Whether a group that does not exist yet begins at the end of the stream instead of at its beginning.
     from_end: bool = False
-    #: How often pending messages are looked for that nobody is busy with.
+    #: How often pending messages are read again whose event was not stored.
     reread_s: float = 30.0
     #: What another consumer left pending for this long is taken over: this watcher had other arguments once.
     take_over_ms: int = 60_000
@@ -61,8 +56,8 @@ class Watch:
 class WatchedStream:
     """Takes messages and settles them; every call blocks and belongs into one thread.
 
-    Malformed entries are moved to the quarantine as they are met. After an error `close()` it: the next call
-    opens it again and begins with what is pending.
+    Malformed entries become dead letters as they are read. After an error `close()` it: the next call opens
+    it again and begins with what is pending.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -76,28 +71,27 @@ class WatchedStream:
         """Pending messages when it is their time, else up to `count` new ones; waits a moment for them."""
         queue = self._opened()
         if time.monotonic() >= self._next_pass:
-            self._refuse_company(queue)
-            pending = self._pending(queue)
+            self._check_is_alone(queue)
+            pending = self._take_pending(queue)
             self._next_pass = time.monotonic() + self._watch.reread_s
             if pending:
                 return pending
         try:
             return queue.read(_BLOCK_MS, count)
         except MalformedEntryError as error:
-            self._quarantine_malformed(queue, error.entries)
+            channel = self._channel(queue)
+            for entry in error.entries:
+                self._dead_letter(channel, channel.decide_malformed(entry), entry.reason)
             return list(error.messages)
 
     def ack(self, entry_ids: Sequence[str]) -> None:
         """Settle messages whose events are stored."""
         self._opened().ack_ids(entry_ids)
 
-    def quarantine(self, msg: QueueMessage, reason: str) -> bool:
-        """Settle a message that was refused: moved to the quarantine, or still pending and `False`."""
-        moved = quarantine(self._opened(), msg, reason=reason)
-        if moved is not None:
-            facts, told = (msg.id, msg.stream, reason), message_fields(msg, consumer=self._watch.consumer)
-            log.warning("moved message %s of %s to the quarantine: %s", *facts, extra=told)
-        return moved is not None
+    def dead_letter(self, msg: QueueMessage, reason: str) -> None:
+        """Settle a message that was refused; if it is another consumer's by now, it stays pending."""
+        channel = self._channel(self._opened())
+        self._dead_letter(channel, channel.decide(msg, DeadLetter(reason), 0.0), reason)
 
     def close(self) -> None:
         """Close the client; what is pending stays pending."""
@@ -109,51 +103,49 @@ class WatchedStream:
         if self._queue is None:
             watch = self._watch
             if self._from_end:
-                self._make_group_at_end()
-                # If the group is lost later, it begins at the beginning: nothing must be missed then.
+                try:
+                    self._hook.get_conn().xgroup_create(watch.stream, watch.group, "$", mkstream=True)
+                except RedisError as error:
+                    if not str(error).startswith("BUSYGROUP"):
+                        raise
+                # If the group is deleted later, it begins at the beginning: nothing must be missed then.
                 self._from_end = False
             self._queue = self._hook.queue(watch.stream, watch.group, watch.consumer)
         return self._queue
 
-    def _make_group_at_end(self) -> None:
-        try:
-            self._hook.get_conn().xgroup_create(self._watch.stream, self._watch.group, "$", mkstream=True)
-        except RedisError as error:
-            if not str(error).startswith("BUSYGROUP"):
-                raise
-
-    def _refuse_company(self, queue: RedisStreamsQueue) -> None:
-        us, is_first_pass = self._watch.consumer, self._next_pass == 0.0
+    def _check_is_alone(self, queue: RedisStreamsQueue) -> None:
+        watch, is_first_pass = self._watch, self._next_pass == 0.0
         for consumer in queue.backlog_stats().consumers:
-            is_there = consumer.name != us and consumer.idle_ms < _GONE_MS
+            is_alive = consumer.name != watch.consumer and consumer.idle_ms < _DEAD_AFTER_MS
             # Two that began at the same moment see each other later: one of them must stay.
-            if is_there and (is_first_pass or consumer.name < us):
-                raise GroupTakenError(
-                    stream=self._watch.stream, group=self._watch.group, consumer=consumer.name
-                )
+            if is_alive and (is_first_pass or consumer.name < watch.consumer):
+                raise GroupTakenError(stream=watch.stream, group=watch.group, consumer=consumer.name)
 
-    def _pending(self, queue: RedisStreamsQueue) -> list[QueueMessage]:
-        found: list[QueueMessage] = []
-        own_after: str | None = None
-        stale_after: str | None = None
+    def _take_pending(self, queue: RedisStreamsQueue) -> list[QueueMessage]:
+        pending: list[QueueMessage] = []
+        channel = self._channel(queue)
         for _ in range(_MAX_PAGES):
-            delivery, own_after = queue.own_page(_PAGE, after=own_after)
-            found += delivery.messages
-            self._quarantine_malformed(queue, delivery.malformed)
-            if own_after is None:
+            delivery = channel.read((), _PAGE, None)
+            if delivery is None:
                 break
-        for _ in range(_MAX_PAGES):
-            delivery, stale_after = queue.claim_page(self._watch.take_over_ms, _PAGE, after=stale_after)
-            found += delivery.messages
-            self._quarantine_malformed(queue, delivery.malformed)
-            if stale_after is None:
-                break
-        return found
+            pending += delivery.messages
+            for entry in delivery.malformed:
+                self._dead_letter(channel, channel.decide_malformed(entry), entry.reason)
+        return pending
 
-    def _quarantine_malformed(self, queue: RedisStreamsQueue, entries: Sequence[MalformedEntry]) -> None:
-        for entry in entries:
-            quarantine(queue, entry, reason=entry.reason)
-            facts = (entry.id, self._watch.stream, entry.reason)
-            place = {"stream": self._watch.stream, "group": self._watch.group, "message_id": entry.id}
-            told = message_fields(**place, consumer=self._watch.consumer)
-            log.warning("entry %s of %s is no message: %s", *facts, extra=told)
+    def _channel(self, queue: RedisStreamsQueue) -> StreamChannel:
+        """What is pending at this watcher, then what others left; malformed entries are given up at once."""
+        pages = [
+            lambda count, after: queue.own_page(count, after=after),
+            lambda count, after: queue.claim_page(self._watch.take_over_ms, count, after=after),
+        ]
+        return StreamChannel(queue, pages, max_deliveries=0)
+
+    def _dead_letter(self, channel: StreamChannel, settlement: Settlement, reason: str) -> None:
+        channel.settle([settlement])
+        if not settlement.is_refused:
+            watch = self._watch
+            names = {"stream": watch.stream, "group": watch.group, "consumer": watch.consumer}
+            extra = message_fields(**names, message_id=settlement.entry_id)
+            facts = (settlement.entry_id, watch.stream, reason)
+            log.warning("entry %s of %s is a dead letter now: %s", *facts, extra=extra)

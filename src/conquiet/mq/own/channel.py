@@ -93,7 +93,12 @@ class PartitionChannel:
         batch = self._settle_and_read(settled, 0 if is_full else size)
         self.in_flight |= {msg.id: msg.delivery_count for msg in batch.messages}
         if not batch:
-            self._wait(batch.last_delivered, wait_ms, is_full=is_full)
+            until_due_ms = int((self._next_due - time.monotonic()) * 1000)
+            block_ms = max(1, min(self._block_ms, until_due_ms, wait_ms or self._block_ms))
+            if is_full:
+                time.sleep(block_ms / 1000)
+            else:
+                self.partition.wait_for_new(batch.last_delivered, block_ms)
         return batch
 
     def settle(self, settled: Sequence[Settlement]) -> None:
@@ -217,14 +222,6 @@ class PartitionChannel:
             _log.warning(text, settlement.entry_id, self.partition, extra=extra)
         else:
             self.has_worked = True
-
-    def _wait(self, last_delivered: str, wait_ms: int | None, *, is_full: bool) -> None:
-        until_due_ms = int((self._next_due - time.monotonic()) * 1000)
-        block_ms = max(1, min(self._block_ms, until_due_ms, self._block_ms if wait_ms is None else wait_ms))
-        if is_full:
-            time.sleep(block_ms / 1000)
-        else:
-            self.partition.wait_for_new(last_delivered, block_ms)
 
 
 def _log_vanished(partition: LeasedPartition, entry_ids: list[str]) -> None:

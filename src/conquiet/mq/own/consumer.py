@@ -152,8 +152,8 @@ class PartitionConsumer:
         if has_worked:
             failing.ended()
         emit("conquiet_mq_worker_failures_total", 1, self.topic.name, str(partition), self.group)
-        facts, extra = (partition, self.topic.name, error), self._extra(partition=partition)
-        _log.warning("partition %s of topic %r stopped: %s", *facts, extra=extra)
+        facts = (partition, self.topic.name, error)
+        _log.warning("partition %s of topic %r stopped: %s", *facts, extra=self._extra(partition=partition))
         if failing.failed():
             self._fatal = self._fatal or error
 
@@ -200,9 +200,8 @@ class PartitionConsumer:
                     emit("conquiet_mq_leases_lost_total", 1, *owned.channel.partition.labels)
                     extra = owned.channel.partition.extra()
                     _log.warning("%s; its new owner handles the rest", owned.error, extra=extra)
-                case QueueError():
-                    has_worked = owned.channel.has_worked
-                    self._tolerate_failure(owned.partition, owned.error, has_worked=has_worked)
+                case QueueError() as error:
+                    self._tolerate_failure(owned.partition, error, has_worked=owned.channel.has_worked)
                 case _:
                     extra = owned.channel.partition.extra()
                     _log.error("%s ended", owned.channel, exc_info=owned.error, extra=extra)
@@ -227,7 +226,7 @@ class PartitionConsumer:
         try:
             last_call()
         except QueueError as error:
-            facts = (self.config.consumer_name, error)
-            _log.warning("consumer %s stops without Redis: %s", *facts, extra=self._extra())
+            name = self.config.consumer_name
+            _log.warning("consumer %s stops without Redis: %s", name, error, extra=self._extra())
         except BaseException as error:  # noqa: BLE001 -- raised by run(), as soon as no thread is left
             self._fatal = self._fatal or error
