@@ -1,30 +1,31 @@
-"""How much a topic's group has before it, and how many dead letters there are: looks that change nothing."""
+"""The backlog and the dead letters of a stream or topic: read, and nothing is changed or created."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from conquiet.consume import quarantine_stream
-from conquiet.mq import DeadLetters, Topic, Topics
+from conquiet.consume import dead_letter_stream
+from conquiet.mq import DeadLetters, Topics
 from conquiet.queue import BacklogStats, Client, entry_id_order, peek_backlog
-from dagster_conquiet.specs import DrainSpec, TopicDrainSpec
+from dagster_conquiet.specs import AnySpec, TopicDrainSpec
 
-_COUNT_LIMIT = 1_000
+#: Where the server does not know the lag, this many entries are counted.
+COUNT_LIMIT = 10_000
 
 
 def partition_backlogs(client: Client, spec: TopicDrainSpec) -> dict[int, BacklogStats]:
     """The backlog of each partition that the topic has now, which may be more than the spec says."""
     topic = Topics(client).open(spec.topic)
     return {
-        partition: peek_backlog(
-            client, stream=topic.keys.stream(partition), group=spec.group, count_limit=_COUNT_LIMIT
-        )
+        partition: peek_backlog(client, stream=topic.keys.stream(partition), group=spec.group)
         for partition in topic.partitions
     }
 
 
-def topic_backlog(client: Client, spec: TopicDrainSpec) -> BacklogStats:
-    """All partitions together: the highest ids, the sums; the lag is unknown if that of one partition is."""
+def backlog_of(client: Client, spec: AnySpec) -> BacklogStats:
+    """The stream's backlog; of a topic that of all partitions, its lag unknown if one partition's is."""
+    if not isinstance(spec, TopicDrainSpec):
+        return peek_backlog(client, stream=spec.stream, group=spec.group, count_limit=COUNT_LIMIT)
     parts = list(partition_backlogs(client, spec).values())
     lags = [part.lag for part in parts]
     return BacklogStats(
@@ -42,12 +43,11 @@ def topic_backlog(client: Client, spec: TopicDrainSpec) -> BacklogStats:
     )
 
 
-def dead_letter_count(client: Client, spec: DrainSpec | TopicDrainSpec) -> int:
-    """What will not be tried again by itself: letters of a topic, or the quarantine of a plain stream."""
+def dead_letter_count(client: Client, spec: AnySpec) -> int:
+    """How many messages of the stream or topic were given up."""
     if isinstance(spec, TopicDrainSpec):
-        topic: Topic = Topics(client).open(spec.topic)
-        return DeadLetters(topic).count()
-    return int(client.xlen(quarantine_stream(spec.stream)))
+        return DeadLetters(Topics(client).open(spec.topic)).count()
+    return int(client.xlen(dead_letter_stream(spec.stream)))
 
 
 def _oldest(ages: Iterable[int | None]) -> int | None:

@@ -1,4 +1,4 @@
-"""What redis-py hands over, which differs by protocol and by the options in a URL."""
+"""Replies of redis-py, which differ by protocol and by the options in a URL."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 Entry = tuple[str, dict[str, Any] | None]
 
 
-def text(value: Any) -> str:
-    """A reply as text, whether or not the client was told to decode."""
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 def entries(reply: Any) -> list[Entry]:
     """The entries of an XRANGE."""
-    return [(text(entry_id), _payload(fields)) for entry_id, fields in reply]
+    read: list[Entry] = []
+    for entry_id, fields in reply:
+        data = {_text(name): value for name, value in (fields or {}).items()}.get("data")
+        read.append((_text(entry_id), None if data is None else json.loads(data)))
+    return read
 
 
 def entries_of_read(reply: Any) -> list[Entry]:
@@ -25,13 +24,12 @@ def entries_of_read(reply: Any) -> list[Entry]:
     if not reply:
         return []
     found = next(iter(reply.values())) if isinstance(reply, Mapping) else reply[0][1]
-    # On RESP3 they are wrapped once more.
-    is_wrapped = (
+    # On RESP3 they are in one more list.
+    is_nested = (
         bool(found) and isinstance(found[0], list) and bool(found[0]) and isinstance(found[0][0], tuple)
     )
-    return entries(found[0] if is_wrapped else found)
+    return entries(found[0] if is_nested else found)
 
 
-def _payload(fields: Any) -> dict[str, Any] | None:
-    data = {text(name): value for name, value in (fields or {}).items()}.get("data")
-    return None if data is None else json.loads(data)
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
