@@ -38,9 +38,7 @@ class LimitsConfig(dg.Config):
         gt=0,
         description="This many failed messages fail the step; fewer are counted and logged.",
     )
-    batch_size: int = Field(
-        default=_LIMITS.batch_size, gt=0, description="The most messages that one read asks for."
-    )
+    batch_size: int = Field(default=_LIMITS.batch_size, gt=0, description="The most messages of one read.")
 
     def limits(self, should_stop: Callable[[], bool]) -> DrainLimits:
         """The limits of a drain in a step: it goes on after a failed message."""

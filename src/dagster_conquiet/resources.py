@@ -34,7 +34,7 @@ class RedisStreamsResource(dg.ConfigurableResource[Any]):
     tls_key_file: str | None = Field(default=None, repr=False, description="This client's key.")
 
     def server_url(self) -> str:
-        """The URL, made from the parts if none was given; it may contain a password."""
+        """The URL, built from the parts if none was given; it may contain a password."""
         if self.url:
             return self.url
         user = quote(self.username or "", safe="")
@@ -73,7 +73,7 @@ class RedisStreamsResource(dg.ConfigurableResource[Any]):
 
 
 class DatabaseResource(dg.ConfigurableResource[Any]):
-    """The application's database: one engine per process, made when first used, disposed after the run."""
+    """The application's database: one engine per process, created when first used, disposed after the run."""
 
     url: str = Field(repr=False, description="A SQLAlchemy URL; use an EnvVar.")
     pool_size: int = Field(default=1, description="Connections that are kept; a drain uses one at a time.")
@@ -87,7 +87,7 @@ class DatabaseResource(dg.ConfigurableResource[Any]):
         return self._engine
 
     def dispose(self) -> None:
-        """Close what the engine has open; the next use makes a new one."""
+        """Close what the engine has open; the next use creates a new one."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.dispose()

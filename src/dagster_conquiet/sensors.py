@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -25,8 +25,9 @@ class _Backlog:
     cursor: str
     metadata: dict[str, Any]
     #: The runs to request, without what they have in common.
-    wanted: list[dg.RunRequest] = field(default_factory=list)
-    nothing_wanted: str = ""
+    wanted: list[dg.RunRequest]
+    #: Why no run is requested if none is wanted.
+    skip_reason: str
 
 
 def build_backlog_sensor(
@@ -54,7 +55,7 @@ def build_backlog_sensor(
             cursor=json.dumps([backlog.last_id, backlog.last_delivered_id, backlog.lag, backlog.pending]),
             metadata={"last_id": backlog.last_id, **backlog_metadata(backlog)},
             wanted=[dg.RunRequest(run_key=run_key, tags=tags)] if is_wanted else [],
-            nothing_wanted=f"{backlog.lag} messages wait in {spec.stream!r} for {spec.group!r}, "
+            skip_reason=f"{backlog.lag} messages wait in {spec.stream!r} for {spec.group!r}, "
             f"fewer than {min_lag}",
         )
 
@@ -88,7 +89,7 @@ def build_topic_backlog_sensor(
                 for number, part in backlogs.items()
                 if number < spec.partitions and (part.lag is None or part.lag + part.pending > 0)
             ],
-            nothing_wanted=f"no messages wait in {spec.topic!r} for {spec.group!r}",
+            skip_reason=f"no messages wait in {spec.topic!r} for {spec.group!r}",
         )
 
     return _build_sensor(spec, job, read, pause_after_failure_s, options)
@@ -104,24 +105,25 @@ def _build_sensor(
         requests, reasons = [], []
         for wanted in backlog.wanted:
             tags = None if wanted.partition_key is None else {"dagster/partition": wanted.partition_key}
-            last = last_finished(context.instance, job.name, tags)
             if running := run_in_progress(context.instance, job.name, tags):
                 reasons.append(f"run {running} of {job.name!r} is in progress")
-            elif (wait_s := remaining_pause_s(last, pause_s)) > 0:
+                continue
+            last = last_finished(context.instance, job.name, tags)
+            if (wait_s := remaining_pause_s(last, pause_s)) > 0:
                 reasons.append(
                     f"the last run of {job.name!r} failed; the next one is requested in {wait_s:.0f} s"
                 )
-            else:
-                # Another key after a run that ended and left everything as it was.
-                after = last.dagster_run.run_id if last else "none"
-                tags = {"conquiet/group": spec.group, **wanted.tags}
-                requests.append(wanted.with_replaced_attrs(run_key=f"{wanted.run_key}|{after}", tags=tags))
+                continue
+            # Another key after a run that ended and left everything as it was.
+            after = last.dagster_run.run_id if last else "none"
+            tags = {"conquiet/group": spec.group, **wanted.tags}
+            requests.append(wanted.with_replaced_attrs(run_key=f"{wanted.run_key}|{after}", tags=tags))
         observation = dg.AssetObservation(
             asset_key=stream_asset_key(spec.source), metadata={"group": spec.group, **backlog.metadata}
         )
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else "; ".join(reasons) or backlog.nothing_wanted,
+            skip_reason=None if requests else "; ".join(reasons) or backlog.skip_reason,
             cursor=backlog.cursor,
             asset_events=[] if backlog.cursor == context.cursor else [observation],
         )

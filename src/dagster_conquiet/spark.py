@@ -30,7 +30,7 @@ from dagster_conquiet.steps.attempts import Attempt, attempt_of
 class SparkJobSpec:
     """Which job publishes what to where."""
 
-    #: The topic; for a plain stream, `options` say `to_stream`.
+    #: The topic; for a plain stream, `to_stream` in `options`.
     to_topic: str | None = None
     job: Literal["publish", "aggregate"] = "publish"
     #: By their names in the job's command line: `{"table": "orders", "in": "database"}`.

@@ -104,25 +104,12 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
         recovery = build_claim_stale_job(
             spec, config=ClaimStaleConfig(**limits, min_idle_ms=self.recovery.min_idle_ms)
         )
-        schedules = [
-            build_claim_stale_schedule(
-                recovery,
-                cron_schedule=self.recovery.cron_schedule,
-                default_status=_status(dg.DefaultScheduleStatus, self.recovery.is_running),
-            )
-        ]
+        schedule = build_claim_stale_schedule(
+            recovery,
+            cron_schedule=self.recovery.cron_schedule,
+            default_status=_status(dg.DefaultScheduleStatus, self.recovery.is_running),
+        )
         checks = self._checks(spec, drained)
-        if checks:
-            selection = dg.AssetSelection.checks(*checks)
-            schedules.append(
-                dg.ScheduleDefinition(
-                    job=dg.define_asset_job(
-                        f"check_{spec.name}", selection, executor_def=dg.in_process_executor
-                    ),
-                    cron_schedule=self.checks.cron_schedule,
-                    default_status=_status(dg.DefaultScheduleStatus, self.checks.is_running),
-                )
-            )
         resources: dict[str, Any] = {}
         if self.redis_url_variable is not None:
             resources["redis_streams"] = RedisStreamsResource(url=dg.EnvVar(self.redis_url_variable))
@@ -133,7 +120,7 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
             asset_checks=checks,
             jobs=[job, recovery, build_replay_dead_letters_job(spec)],
             sensors=[sensor],
-            schedules=schedules,
+            schedules=[schedule, *self._check_schedules(spec, checks)],
             resources=resources,
         )
 
@@ -156,6 +143,18 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
         if limits.max_dead_letters is not None:
             checks.append(build_dead_letter_check(spec, max_letters=limits.max_dead_letters, asset=drained))
         return checks
+
+    def _check_schedules(
+        self, spec: DrainSpec, checks: list[dg.AssetChecksDefinition]
+    ) -> list[dg.ScheduleDefinition]:
+        if not checks:
+            return []
+        selection = dg.AssetSelection.checks(*checks)
+        job = dg.define_asset_job(f"check_{spec.name}", selection, executor_def=dg.in_process_executor)
+        status = _status(dg.DefaultScheduleStatus, self.checks.is_running)
+        return [
+            dg.ScheduleDefinition(job=job, cron_schedule=self.checks.cron_schedule, default_status=status)
+        ]
 
 
 def _status(statuses: Any, is_running: bool) -> Any:

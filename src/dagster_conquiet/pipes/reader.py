@@ -14,9 +14,10 @@ from dagster import PipesMessageReader
 from dagster_pipes import PipesParams
 
 from conquiet.queue import Client
+from conquiet.queue.member import entries_of
 from dagster_conquiet.pipes.writer import STREAM_PARAM, TTL_PARAM, URL_PARAM, URL_VARIABLE
 from dagster_conquiet.resources import RedisStreamsResource
-from dagster_conquiet.steps.replies import entries_of_read
+from dagster_conquiet.steps.entries import json_of_entries
 
 _PAGE = 500
 #: How long one read waits, and so how late the end of the process may be noticed.
@@ -39,7 +40,7 @@ class RedisStreamMessageReader(PipesMessageReader):
         grace_s: float = 0.0,
         ttl_ms: int = 24 * 3_600_000,
     ) -> None:
-        """Make it.
+        """The reader of every launch of a Pipes client.
 
         Args:
             writer_url: sent to the external process in its parameters; without it, the process must know the
@@ -85,7 +86,8 @@ class RedisStreamMessageReader(PipesMessageReader):
             while not handler.received_closed_message:
                 # Checked before the read: what was written before the end is in the stream by then.
                 is_last_read = has_ended.is_set()
-                read = entries_of_read(client.xread({stream: last_id}, count=_PAGE, block=_BLOCK_MS))
+                reply = client.xread({stream: last_id}, count=_PAGE, block=_BLOCK_MS)
+                read = json_of_entries(entries_of(reply))
                 for entry_id, message in read:
                     last_id = entry_id
                     handler.handle_message(message)

@@ -14,7 +14,7 @@ COUNT_LIMIT = 10_000
 
 
 def partition_backlogs(client: Client, spec: TopicDrainSpec) -> dict[int, BacklogStats]:
-    """The backlog of each partition that the topic has now, which may be more than the spec says."""
+    """The backlog of each partition that the topic has now, which may be more than the spec has."""
     topic = Topics(client).open(spec.topic)
     return {
         partition: peek_backlog(client, stream=topic.keys.stream(partition), group=spec.group)

@@ -43,7 +43,7 @@ def drain_in_step(context: Context, spec: AnySpec, config: Any) -> tuple[DrainRe
             drain_it = _partition_drain(context, client, spec, config, attempt)
             return run_drain(context, client, spec, partial(drain_it, limits=limits))
         queue = queue_of(client, spec, attempt)
-        earlier = attempt.earlier_names(queue.consumer_names())
+        earlier = _earlier_attempts(context, attempt, queue.consumer_names())
         drain_it = partial(drain, queue, limits=limits, take_over_from=earlier)
         result = run_drain(context, client, spec, drain_it)
         queue.remove_consumer(attempt.consumer_name)
@@ -106,6 +106,13 @@ def _partition_drain(
     consumer = ConsumerConfig(
         consumer_name=attempt.consumer_name,
         retry=RetryPolicy(max_attempts=config.max_attempts, base_delay_ms=config.retry_delay_ms),
-        take_over_from=tuple(attempt.earlier_names([owner] if owner else [])),
+        take_over_from=_earlier_attempts(context, attempt, [owner] if owner else []),
     )
     return partial(drain_partition, topic, partition, spec.group, config=consumer)
+
+
+def _earlier_attempts(context: Context, attempt: Attempt, names: list[str]) -> tuple[str, ...]:
+    earlier = attempt.earlier_names(names)
+    if earlier:
+        context.log.info("takes over from %d earlier attempts: %s", len(earlier), ", ".join(earlier))
+    return tuple(earlier)

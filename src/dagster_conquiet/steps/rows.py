@@ -9,7 +9,7 @@ from typing import Any
 from conquiet.errors import ConquietError
 from conquiet.queue import Client
 from conquiet.queue.connection import key_beside
-from dagster_conquiet.steps.replies import entries
+from dagster_conquiet.steps.entries import json_of_entries
 
 _PAGE = 1_000
 
@@ -48,7 +48,7 @@ def read_rows(client: Client, stream: str) -> list[dict[str, Any]]:
     read: list[dict[str, Any]] = []
     start = rows["first_id"]
     while start is not None:
-        page = entries(client.xrange(stream, start, rows["last_id"] or "+", count=_PAGE))
+        page = json_of_entries(client.xrange(stream, start, rows["last_id"] or "+", count=_PAGE))
         read += [row for _, row in page if row is not None]
         start = f"({page[-1][0]}" if len(page) == _PAGE else None
     if len(read) != rows["count"]:
