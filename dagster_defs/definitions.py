@@ -49,7 +49,7 @@ orders = DrainSpec(
     stream="orders",
     group="billing",
     handler="dagster_defs.billing:bill",
-    config=DrainConfig(max_messages=5_000, max_duration_s=240),
+    config=DrainConfig(max_messages=5_000, max_duration_s=240, max_deliveries=5),
 )
 
 enqueue_orders = build_enqueue_op(orders, name="enqueue_orders")

@@ -26,9 +26,10 @@ def build_claim_stale_job(
 ) -> dg.JobDefinition:
     """A job that handles what dead steps left pending and removes their names; `options` are those of `@job`.
 
-    Nothing else takes a message from a step that was killed and not retried: schedule it.
+    Nothing else takes a message from a step that was killed and not retried: schedule it. The defaults of its
+    config are the limits of `spec.config` unless another one is given.
     """
-    config_type = with_defaults(config or ClaimStaleConfig())
+    config_type = with_defaults(config or ClaimStaleConfig(**spec.config.model_dump()))
 
     @dg.op(
         name=f"claim_stale__{spec.name}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dagster as dg
 import pytest
 
@@ -154,7 +156,7 @@ def given_up(stream, resources, instance, enqueue, make_queue):
         config=DrainConfig(max_deliveries=1),
     )
     build_drain_job(spec).execute_in_process(resources=resources, instance=instance)
-    recovery = build_claim_stale_job(spec, config=ClaimStaleConfig(min_idle_ms=0, max_deliveries=1))
+    recovery = build_claim_stale_job(replace(spec, claim_idle_ms=1))
     recovery.execute_in_process(resources=resources, instance=instance)
     return spec
 
