@@ -2,8 +2,8 @@
 
 Beside it, `order_pipeline` has Spark sum up orders by customer and hour.
 
-CONQUIET_REDIS_URL and CONQUIET_DATABASE_URL say where the servers are; without them the shop runs on a
-private Valkey and a SQLite file in the directory `.dagster_conquiet`, made when first used.
+CONQUIET_REDIS_URL and CONQUIET_DATABASE_URL are the servers; without them the shop runs on a private Valkey
+and a SQLite file in the directory `.dagster_conquiet`, created when first used.
 """
 
 # No `from __future__ import annotations` here: Dagster reads the types of the functions.
@@ -49,7 +49,7 @@ orders = DrainSpec(
     stream="orders",
     group="billing",
     handler="dagster_defs.billing:bill",
-    config=DrainConfig(max_messages=5_000, max_duration_s=240),
+    config=DrainConfig(max_messages=5_000, max_duration_s=240, max_deliveries=5),
 )
 
 enqueue_orders = build_enqueue_op(orders, name="enqueue_orders")
@@ -65,7 +65,7 @@ order_stream = build_stream_asset("orders", group="billing", description="Orders
 bills = build_drain_asset(
     orders,
     key="bills",
-    description="One row per order, whatever dies on the way.",
+    description="One row per order, even if a step is killed.",
     retry_policy=dg.RetryPolicy(max_retries=3, delay=5, backoff=dg.Backoff.EXPONENTIAL),
 )
 # Without the checks: right after a drain they would find nothing, so they have a schedule of their own.

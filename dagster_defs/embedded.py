@@ -1,7 +1,7 @@
 """The private server of a laptop: one for all of Dagster's processes, started by the first that needs it.
 
-Dagster's steps come and go, and an `EmbeddedServer` ends with the process that started it. So a process of
-its own keeps the server, until nobody has connected for five minutes; what is in it stays on disk.
+Dagster's steps are short-lived processes, and an `EmbeddedServer` ends with the process that started it. So a
+separate process runs the server until there was no connection for five minutes; its data stays on disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _START_S = 30.0
 def embedded_url(directory: Path) -> str:
     """The URL of the private server that keeps its data in this directory; starts it unless it runs."""
     directory.mkdir(parents=True, exist_ok=True)
-    with _only_one(directory):
+    with _locked(directory):
         url = _running_url(directory)
         if url is None:
             command = [sys.executable, "-m", "dagster_defs.embedded", str(directory)]
@@ -44,15 +44,15 @@ def embedded_url(directory: Path) -> str:
 
 
 def keep(directory: Path) -> None:
-    """Run the server until it is told to stop, or until nobody has connected for a time."""
+    """Run the server until a signal stops it, or until there was no connection for five minutes."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit)
     with EmbeddedServer(dir=directory / "server", appendonly=True) as server:
         (directory / "url.new").write_text(server.url)
         (directory / "url.new").rename(directory / "url")
         with redis.Redis.from_url(server.url) as client:
             _wait_while_used(client)
-        with _only_one(directory):
+        with _locked(directory):
             (directory / "url").unlink()
             server.stop()
 
@@ -88,14 +88,14 @@ def _wait_for_url(directory: Path) -> str:
 
 
 @contextmanager
-def _only_one(directory: Path) -> Iterator[None]:
+def _locked(directory: Path) -> Iterator[None]:
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(f"told to stop by {signal.Signals(number).name}")
+def _exit(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(f"stopped by {signal.Signals(number).name}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from conquiet import Inbox, StreamWriter
+from conquiet import DrainLimits, Inbox, StreamWriter
 from conquiet.mq import Topics, drain_partition
 from dagster_conquiet import (
     DatabaseResource,
@@ -69,7 +69,7 @@ orders = build_drain_asset(
     retry_policy=dg.RetryPolicy(max_retries=3, delay=5),
 )
 
-# Totals, not differences: who reads one twice, or only the last one, is right all the same.
+# Totals, not differences: to read one twice, or only the last one, gives the same result.
 published_totals = build_spark_asset(
     SparkJobSpec(
         job="aggregate",
@@ -112,8 +112,7 @@ def order_totals(
                 "reports",
                 keep_total,
                 database.get_engine(),
-                max_messages=100_000,
-                idle_ms=200,
+                DrainLimits(max_messages=100_000, idle_ms=200),
                 inbox=Inbox(),
             )
             handled += report.handled

@@ -1,4 +1,4 @@
-"""Where the shop's servers are, if nobody says so: on this machine, made when first used."""
+"""The shop's servers where no URL is given: on this machine, created when first used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EmbeddedByDefault(RedisStreamsResource):
 
 
 class BillingDatabase(DatabaseResource):
-    """The database with its table, which is made with the first engine."""
+    """The database with its table, which is created with the first engine."""
 
     def get_engine(self) -> Engine:
         """The engine of this process."""

@@ -9,7 +9,12 @@ from conquiet.extras import needs_extra
 
 if TYPE_CHECKING:
     from dagster_conquiet.asset_keys import stream_asset_key
-    from dagster_conquiet.assets import build_drain_asset, build_stream_asset
+    from dagster_conquiet.assets import (
+        build_drain_asset,
+        build_stream_asset,
+        build_topic_drain_asset,
+        topic_partitions,
+    )
     from dagster_conquiet.checks import build_backlog_check, build_dead_letter_check, build_freshness_check
     from dagster_conquiet.components import StreamDrainComponent
     from dagster_conquiet.config import ClaimStaleConfig, DrainConfig, ReplayConfig, TopicDrainConfig
@@ -22,13 +27,11 @@ if TYPE_CHECKING:
     )
     from dagster_conquiet.ops import build_drain_op, build_enqueue_op
     from dagster_conquiet.pipes import RedisStreamMessageReader, RedisStreamMessageWriter
-    from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource
-    from dagster_conquiet.rows import RowsMissingError
-    from dagster_conquiet.sensors import build_backlog_sensor
+    from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource, ResourceKeys
+    from dagster_conquiet.sensors import build_backlog_sensor, build_topic_backlog_sensor
     from dagster_conquiet.spark import SparkJobSpec, build_spark_asset
-    from dagster_conquiet.specs import DrainSpec, ResourceKeys, TopicDrainSpec
-    from dagster_conquiet.topic_assets import build_topic_drain_asset, topic_partitions
-    from dagster_conquiet.topic_sensors import build_topic_backlog_sensor
+    from dagster_conquiet.specs import DrainSpec, TopicDrainSpec
+    from dagster_conquiet.steps.rows import RowsMissingError
 
 # Loaded on first use: the external process of a Pipes launch imports this package without Dagster.
 _HOME_OF = {
@@ -41,8 +44,8 @@ _HOME_OF = {
     "RedisStreamMessageWriter": "pipes",
     "RedisStreamsResource": "resources",
     "ReplayConfig": "config",
-    "ResourceKeys": "specs",
-    "RowsMissingError": "rows",
+    "ResourceKeys": "resources",
+    "RowsMissingError": "steps.rows",
     "SparkJobSpec": "spark",
     "StreamDrainComponent": "components",
     "TopicDrainConfig": "config",
@@ -60,10 +63,10 @@ _HOME_OF = {
     "build_replay_dead_letters_job": "jobs",
     "build_spark_asset": "spark",
     "build_stream_asset": "assets",
-    "build_topic_backlog_sensor": "topic_sensors",
-    "build_topic_drain_asset": "topic_assets",
+    "build_topic_backlog_sensor": "sensors",
+    "build_topic_drain_asset": "assets",
     "stream_asset_key": "asset_keys",
-    "topic_partitions": "topic_assets",
+    "topic_partitions": "assets",
 }
 
 __all__ = [

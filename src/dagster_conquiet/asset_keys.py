@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import dagster as dg
 
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+# An underscore before an x is written as its code too, so that "_x" always begins a code.
+_WRITTEN_AS_CODE = re.compile(r"[^A-Za-z0-9_]|_(?=x)")
 
 
 def stream_asset_key(stream: str) -> dg.AssetKey:
@@ -14,7 +17,9 @@ def stream_asset_key(stream: str) -> dg.AssetKey:
     """
     if not isinstance(stream, str) or not stream:
         raise ValueError(f"stream must be a name, got {stream!r}")
-    return dg.AssetKey(["streams", *(_escaped(part) for part in stream.split(":"))])
+    # An empty part is "_x_": "a::b" is not "a:b".
+    parts = [_WRITTEN_AS_CODE.sub(_code_of, part) or "_x_" for part in stream.split(":")]
+    return dg.AssetKey(["streams", *parts])
 
 
 def plain_name(stream: str) -> str:
@@ -22,17 +27,5 @@ def plain_name(stream: str) -> str:
     return "__".join(stream_asset_key(stream).path[1:])
 
 
-def _escaped(part: str) -> str:
-    if not part:
-        # "a::b" is not "a:b".
-        return "_x_"
-    return "".join(_escaped_at(part, place) for place in range(len(part)))
-
-
-def _escaped_at(part: str, place: int) -> str:
-    character = part[place]
-    # An underscore before an x is written as its code too, so that "_x" always begins a code.
-    looks_like_code = character == "_" and part[place + 1 : place + 2] == "x"
-    if character in _PLAIN and not looks_like_code:
-        return character
-    return f"_x{ord(character):x}_"
+def _code_of(character: re.Match[str]) -> str:
+    return f"_x{ord(character[0]):x}_"

@@ -2,68 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import dagster as dg
 from pydantic import Field, create_model
 
+from conquiet.consume import DrainLimits
+from conquiet.mq import RetryPolicy
+
 _C = TypeVar("_C", bound=dg.Config)
+_LIMITS = DrainLimits()
+_RETRY = RetryPolicy()
 
 
-class DrainConfig(dg.Config):
-    """The limits of one drain; a launchpad or a RunRequest may set each of them anew."""
+class LimitsConfig(dg.Config):
+    """The limits of every drain, with the defaults of `DrainLimits`; null is no limit."""
 
-    max_messages: int = Field(default=1_000, gt=0, description="The most messages that one step handles.")
+    max_messages: int | None = Field(
+        default=_LIMITS.max_messages, gt=0, description="The most messages that one step handles."
+    )
     max_duration_s: float | None = Field(
-        default=None, description="No message is begun after this time; keep it below the step's own limit."
-    )
-    idle_ms: int = Field(default=500, gt=0, description="The drain ends when nothing came for this time.")
-    max_failures: int = Field(
-        default=10,
+        default=_LIMITS.max_duration_s,
         gt=0,
-        description="This many failed messages fail the step; fewer stay pending, counted and logged.",
+        description="No message is begun after this time; keep it below the step's own limit.",
     )
+    idle_ms: int | None = Field(
+        default=_LIMITS.idle_ms,
+        gt=0,
+        description="The drain ends when there was nothing to read for this time.",
+    )
+    max_failures: int | None = Field(
+        default=_LIMITS.max_failures,
+        gt=0,
+        description="This many failed messages fail the step; fewer are counted and logged.",
+    )
+    batch_size: int = Field(default=_LIMITS.batch_size, gt=0, description="The most messages of one read.")
+
+    def limits(self, should_stop: Callable[[], bool]) -> DrainLimits:
+        """The limits of a drain in a step: it goes on after a failed message."""
+        names = {field.name for field in fields(DrainLimits)} & set(type(self).model_fields)
+        values = {name: getattr(self, name) for name in names}
+        return DrainLimits(**values, on_error="continue", should_stop=should_stop)
+
+
+class DrainConfig(LimitsConfig):
+    """The limits of one drain of a stream; a launchpad or a RunRequest may override each of them."""
+
     max_deliveries: int | None = Field(
-        default=5, description="A message delivered more often goes to the dead letters unhandled."
+        default=_LIMITS.max_deliveries,
+        gt=0,
+        description="A message delivered more often becomes a dead letter instead of being handled.",
     )
-    batch_size: int = Field(default=100, gt=0, description="The most messages that one read asks for.")
 
 
 class ClaimStaleConfig(DrainConfig):
     """The limits of one recovery."""
 
-    min_idle_ms: int = Field(
-        default=60_000,
+    min_idle_ms: int | None = Field(
+        default=None,
         ge=0,
-        description="How long nobody has touched a message; longer than your longest handler.",
+        description="How long a message must be idle to be claimed, longer than your longest handler; "
+        "the spec's claim_idle_ms unless given.",
     )
 
 
-class TopicDrainConfig(dg.Config):
+class TopicDrainConfig(LimitsConfig):
     """The limits of one drain of one partition."""
 
-    max_messages: int = Field(default=1_000, gt=0, description="The most messages that one step handles.")
-    max_duration_s: float | None = Field(default=None, description="No message is begun after this time.")
-    idle_ms: int = Field(default=500, gt=0, description="The drain ends when nothing came for this time.")
-    max_attempts: int = Field(default=5, gt=0, description="Attempts before a message is a dead letter.")
-    retry_delay_ms: int = Field(default=1_000, gt=0, description="The wait before the second attempt.")
+    max_attempts: int = Field(
+        default=_RETRY.max_attempts, gt=0, description="Attempts before a message is a dead letter."
+    )
+    retry_delay_ms: int = Field(
+        default=_RETRY.base_delay_ms, gt=0, description="The wait before the second attempt."
+    )
 
 
 class ReplayConfig(dg.Config):
     """Which dead letters are replayed."""
 
     limit: int = Field(default=1_000, gt=0, description="The most that one run replays.")
-    dry_run: bool = Field(default=False, description="Only tell what would be replayed.")
-    error_type: str | None = Field(default=None, description="Topics: only letters of this error.")
-    group: str | None = Field(default=None, description="Topics: only letters of this group.")
-    per_second: float | None = Field(default=None, description="Topics: the pace of the replay.")
+    dry_run: bool = Field(default=False, description="Only report what would be replayed.")
+    error_type: str | None = Field(default=None, description="Only letters of this error.")
+    group: str | None = Field(default=None, description="Only letters of this group.")
+    per_second: float | None = Field(default=None, description="At most this many a second.")
+    to_all_groups: bool = Field(
+        default=False, description="Add copies that every group is given, also of trimmed entries."
+    )
 
 
 def with_defaults(defaults: _C) -> type[_C]:
     """A class of the same fields, whose defaults are the values of this object."""
     kind = type(defaults)
-    fields: dict[str, Any] = {}
-    for name, field in kind.model_fields.items():
-        described = Field(default=getattr(defaults, name), description=field.description)
-        fields[name] = (field.annotation, described)
-    return create_model(kind.__name__, __base__=kind, __module__=kind.__module__, **fields)
+    described: dict[str, Any] = {
+        name: (field.annotation, Field(default=getattr(defaults, name), description=field.description))
+        for name, field in kind.model_fields.items()
+    }
+    return create_model(kind.__name__, __base__=kind, __module__=kind.__module__, **described)

@@ -3,19 +3,16 @@
 # No `from __future__ import annotations` here: Dagster reads the types of the fields.
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
-from conquiet.queue import Client, StreamWriter
-from dagster_conquiet.metadata import id_range
+from conquiet.queue import StreamWriter
 from dagster_conquiet.resources import RedisStreamsResource
-from dagster_conquiet.rows import StoredRows, last_rows, read_rows, remember_rows
-from dagster_conquiet.runs import runs_retried_by
-
-if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
+from dagster_conquiet.steps.metadata import id_range
+from dagster_conquiet.steps.rows import read_rows, remember_rows
+from dagster_conquiet.steps.runs import runs_retried_by
 
 
 class RedisStreamIOManager(dg.ConfigurableIOManager):
@@ -36,11 +33,13 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
         """Publish a list of dicts or a pandas DataFrame."""
         rows = _rows_of(obj, context)
         stream = self._stream(context.asset_key, context.partition_key if context.has_partition_key else None)
-        work = f"{_first_run_of(context)}.{context.asset_key.to_user_string()}"
+        step = context.step_context
+        *_, first_run = [step.run_id, *runs_retried_by(step.dagster_run, step.instance)]
+        work = f"{first_run}.{context.asset_key.to_user_string()}"
         with self.redis_streams.connect() as client:
             ids = StreamWriter(client, stream).enqueue_once(rows, dedupe_id=work)
-            first, last = (ids[0], ids[-1]) if ids else (None, None)
-            remember_rows(client, StoredRows(stream=stream, first_id=first, last_id=last, count=len(ids)))
+            remember_rows(client, stream, ids)
+        first, last = (ids[0], ids[-1]) if ids else (None, None)
         context.add_output_metadata(
             {"stream": stream, "dagster/row_count": len(ids), **id_range(first, last)}
         )
@@ -53,17 +52,18 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
         Raises:
             RowsMissingError: some rows are no longer in the stream, or others were written between them.
         """
-        as_frame = _wants_frame(context)
+        partitions = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
         with self.redis_streams.connect() as client:
-            if not context.has_asset_partitions:
-                return self._read(client, context.asset_key, None, as_frame)
-            keys = list(context.asset_partition_keys)
-            read = {key: self._read(client, context.asset_key, key, as_frame) for key in keys}
-        return read[keys[0]] if len(keys) == 1 else read
+            loaded: dict[str | None, Any] = {
+                partition: read_rows(client, self._stream(context.asset_key, partition))
+                for partition in partitions
+            }
+        wanted = context.dagster_type.typing_type
+        if getattr(wanted, "__name__", "") == "DataFrame" and wanted.__module__.startswith("pandas"):
+            import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
 
-    def _read(self, client: Client, key: dg.AssetKey, partition: str | None, as_frame: bool) -> Any:
-        rows = read_rows(client, last_rows(client, self._stream(key, partition)))
-        return _frame_of(rows) if as_frame else rows
+            loaded = {partition: pd.DataFrame(rows) for partition, rows in loaded.items()}
+        return loaded[partitions[0]] if len(partitions) == 1 else loaded
 
     def _stream(self, key: dg.AssetKey, partition: str | None) -> str:
         of_partition = "" if partition is None else f"@{_escaped(partition)}"
@@ -75,14 +75,11 @@ def _escaped(part: str) -> str:
     return "".join(f"%{ord(character):02X}" if character in "%:@{}" else character for character in part)
 
 
-def _first_run_of(context: dg.OutputContext) -> str:
-    step = context.step_context
-    return [step.run_id, *runs_retried_by(step.dagster_run, step.instance)][-1]
-
-
 def _rows_of(obj: Any, context: dg.OutputContext) -> list[dict[str, Any]]:
     if hasattr(obj, "to_dict") and hasattr(obj, "columns"):
-        return _records(obj)
+        # A missing value is None in JSON; what else JSON cannot carry is refused when it is enqueued.
+        complete = obj.astype(object).where(obj.notna(), None)
+        return [{str(name): value for name, value in row.items()} for row in complete.to_dict("records")]
     rows = list(obj) if isinstance(obj, Iterable) and not isinstance(obj, (str, bytes, Mapping)) else None
     if rows is None or not all(isinstance(row, dict) for row in rows):
         raise TypeError(
@@ -90,20 +87,3 @@ def _rows_of(obj: Any, context: dg.OutputContext) -> list[dict[str, Any]]:
             f"published, got {type(obj).__name__}"
         )
     return rows
-
-
-def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
-    # A missing value is None in JSON; whatever else JSON cannot carry is refused when it is enqueued.
-    complete = frame.astype(object).where(frame.notna(), None)
-    return [{str(name): value for name, value in row.items()} for row in complete.to_dict("records")]
-
-
-def _wants_frame(context: dg.InputContext) -> bool:
-    wanted = context.dagster_type.typing_type
-    return getattr(wanted, "__name__", "") == "DataFrame" and wanted.__module__.startswith("pandas")
-
-
-def _frame_of(rows: list[dict[str, Any]]) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame(rows)

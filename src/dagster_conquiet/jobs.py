@@ -1,40 +1,35 @@
 """Jobs of one step: drain, recover what dead steps left, replay dead letters; and the recovery's schedule."""
 
-# No `from __future__ import annotations` here: Dagster reads the config's type, which is made on the spot.
+# No `from __future__ import annotations` here: Dagster reads the config's type, which is created per job.
 
 from typing import Any
 
 import dagster as dg
 
 from dagster_conquiet.config import ClaimStaleConfig, ReplayConfig, with_defaults
-from dagster_conquiet.draining import claim_stale_in_step, redis_of
 from dagster_conquiet.ops import build_drain_op, report_without_errors
-from dagster_conquiet.replays import replay_quarantined, replay_topic
-from dagster_conquiet.runs import run_in_progress
-from dagster_conquiet.specs import DrainSpec, TopicDrainSpec
+from dagster_conquiet.specs import AnySpec, DrainSpec
+from dagster_conquiet.steps.recover import recover_in_step
+from dagster_conquiet.steps.replay import replay_dead_letters
+from dagster_conquiet.steps.runs import run_in_progress
 
 
 def build_drain_job(
     spec: DrainSpec, *, name: str | None = None, retry_policy: dg.RetryPolicy | None = None, **options: Any
 ) -> dg.JobDefinition:
     """A job that drains the stream; `options` are those of `@job`."""
-    drain_stream = build_drain_op(spec, retry_policy=retry_policy)
-
-    @dg.job(name=name or f"drain_{spec.name}", **options)
-    def drain_job() -> None:
-        drain_stream()
-
-    return drain_job
+    return _job_of(build_drain_op(spec, retry_policy=retry_policy), name or f"drain_{spec.name}", options)
 
 
 def build_claim_stale_job(
     spec: DrainSpec, *, name: str | None = None, config: ClaimStaleConfig | None = None, **options: Any
 ) -> dg.JobDefinition:
-    """A job that handles what dead steps left pending and forgets their names; `options` are those of `@job`.
+    """A job that handles what dead steps left pending and removes their names; `options` are those of `@job`.
 
-    It is the only thing that ever takes a message from a step that was killed and not retried: schedule it.
+    Nothing else takes a message from a step that was killed and not retried: schedule it. The defaults of its
+    config are the limits of `spec.config` unless another one is given.
     """
-    config_type = with_defaults(config or ClaimStaleConfig())
+    config_type = with_defaults(config or ClaimStaleConfig(**spec.config.model_dump()))
 
     @dg.op(
         name=f"claim_stale__{spec.name}",
@@ -46,14 +41,10 @@ def build_claim_stale_job(
         context: dg.OpExecutionContext,
         config: config_type,  # type: ignore[valid-type]  # with the caller's own defaults
     ) -> dg.Output[dict[str, Any]]:
-        report, metadata = claim_stale_in_step(context, spec, config)
+        report, metadata = recover_in_step(context, spec, config)
         return dg.Output(report_without_errors(report), metadata=metadata)
 
-    @dg.job(name=name or f"claim_stale_{spec.name}", **options)
-    def claim_stale_job() -> None:
-        claim_stale()
-
-    return claim_stale_job
+    return _job_of(claim_stale, name or f"claim_stale_{spec.name}", options)
 
 
 def build_claim_stale_schedule(
@@ -77,33 +68,28 @@ def build_claim_stale_schedule(
 
 
 def build_replay_dead_letters_job(
-    spec: DrainSpec | TopicDrainSpec, *, name: str | None = None, **options: Any
+    spec: AnySpec, *, name: str | None = None, **options: Any
 ) -> dg.JobDefinition:
-    """A job that moves dead letters back to where they came from; its config is a `ReplayConfig`.
-
-    Letters of a topic come back for the group that gave them up. Those of a plain stream come back as new
-    messages, which every group of the stream is given.
-    """
+    """A job that moves dead letters back to where they came from; its config is a `ReplayConfig`."""
 
     @dg.op(
         name=f"replay_dead_letters__{spec.name}",
         required_resource_keys={spec.resources.redis},
         out=dg.Out(dict[str, Any]),
     )
-    def replay_dead_letters(
-        context: dg.OpExecutionContext, config: ReplayConfig
-    ) -> dg.Output[dict[str, Any]]:
-        with redis_of(context, spec.resources).connect() as client:
-            if isinstance(spec, TopicDrainSpec):
-                report = replay_topic(client, spec.topic, config)
-            else:
-                report = replay_quarantined(client, spec, config)
+    def replay(context: dg.OpExecutionContext, config: ReplayConfig) -> dg.Output[dict[str, Any]]:
+        with spec.resources.redis_of(context).connect() as client:
+            report = replay_dead_letters(client, spec, config)
         counts = {"replayed": report.replayed, "gone": len(report.gone), "refused": len(report.refused)}
         metadata = {"dry_run": report.is_dry_run, **counts}
         return dg.Output(metadata | {"refused_ids": list(report.refused[:100])}, metadata=metadata)
 
-    @dg.job(name=name or f"replay_dead_letters_{spec.name}", **options)
-    def replay_job() -> None:
-        replay_dead_letters()
+    return _job_of(replay, name or f"replay_dead_letters_{spec.name}", options)
 
-    return replay_job
+
+def _job_of(op: dg.OpDefinition, name: str, options: dict[str, Any]) -> dg.JobDefinition:
+    @dg.job(name=name, **options)
+    def job() -> None:
+        op()
+
+    return job

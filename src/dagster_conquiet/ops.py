@@ -1,6 +1,6 @@
-"""Ops: enqueue what an earlier op made, drain a stream."""
+"""Ops: enqueue the output of an earlier op, drain a stream."""
 
-# No `from __future__ import annotations` here: Dagster reads the config's type, which is made on the spot.
+# No `from __future__ import annotations` here: Dagster reads the config's type, which is created per spec.
 
 from typing import Any
 
@@ -8,12 +8,11 @@ import dagster as dg
 
 from conquiet.consume import DrainReport
 from conquiet.queue import StreamWriter
-from dagster_conquiet.attempts import attempt_of
 from dagster_conquiet.config import with_defaults
-from dagster_conquiet.draining import drain_in_step, redis_of
-from dagster_conquiet.metadata import id_range
 from dagster_conquiet.specs import DrainSpec
-from dagster_conquiet.traces import step_span
+from dagster_conquiet.steps.attempts import attempt_of
+from dagster_conquiet.steps.drain import drain_in_step
+from dagster_conquiet.steps.metadata import id_range
 
 
 def build_enqueue_op(spec: DrainSpec, *, name: str | None = None, **options: Any) -> dg.OpDefinition:
@@ -31,9 +30,10 @@ def build_enqueue_op(spec: DrainSpec, *, name: str | None = None, **options: Any
     )
     def enqueue(context: dg.OpExecutionContext, payloads: list[dict[str, Any]]) -> dg.Output[int]:
         attempt = attempt_of(context)
-        with step_span(context), redis_of(context, spec.resources).connect() as client:
+        with attempt.span(), spec.resources.redis_of(context).connect() as client:
             ids = StreamWriter(client, spec.stream).enqueue_once(payloads, dedupe_id=attempt.work_id)
-        metadata = {"enqueued": dg.MetadataValue.int(len(ids)), **id_range(*_ends(ids))}
+        first, last = (ids[0], ids[-1]) if ids else (None, None)
+        metadata = {"enqueued": dg.MetadataValue.int(len(ids)), **id_range(first, last)}
         return dg.Output(len(ids), metadata=metadata)
 
     return enqueue
@@ -67,7 +67,3 @@ def build_drain_op(spec: DrainSpec, *, name: str | None = None, **options: Any) 
 def report_without_errors(report: DrainReport) -> dict[str, Any]:
     """The report's counts and ids; the text of a handler's error may quote its message."""
     return report.to_dict() | {"failures": [failure.id for failure in report.failures[:100]]}
-
-
-def _ends(ids: list[str]) -> tuple[str | None, str | None]:
-    return (ids[0], ids[-1]) if ids else (None, None)

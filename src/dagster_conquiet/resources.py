@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +16,7 @@ from conquiet.queue import Client, QueueConfig, RedisStreamsQueue, open_client
 
 
 class RedisStreamsResource(dg.ConfigurableResource[Any]):
-    """A Redis or Valkey server by URL or by parts; holds no connection, so that building it costs nothing."""
+    """A Redis or Valkey server by URL or by parts; keeps no connection, so that building it costs nothing."""
 
     url: str | None = Field(
         default=None,
@@ -33,7 +34,7 @@ class RedisStreamsResource(dg.ConfigurableResource[Any]):
     tls_key_file: str | None = Field(default=None, repr=False, description="This client's key.")
 
     def server_url(self) -> str:
-        """The URL, made from the parts if none was given; it may hold a password."""
+        """The URL, built from the parts if none was given; it may contain a password."""
         if self.url:
             return self.url
         user = quote(self.username or "", safe="")
@@ -44,7 +45,7 @@ class RedisStreamsResource(dg.ConfigurableResource[Any]):
     @contextmanager
     def connect(self) -> Iterator[Client]:
         """A client that never retries by itself, closed at the end of the block."""
-        client = open_client(self.server_url(), **self._tls_options())
+        client = open_client(self.server_url(), **self.tls_files())
         try:
             yield client
         finally:
@@ -52,14 +53,17 @@ class RedisStreamsResource(dg.ConfigurableResource[Any]):
 
     @contextmanager
     def open_queue(
-        self, *, stream: str, group: str, consumer_name: str, claim_idle_ms: int = 60_000
+        self, *, stream: str, group: str, consumer_name: str, **options: Any
     ) -> Iterator[RedisStreamsQueue]:
-        """A queue with a client of its own; makes the group at the start of the stream if it is not there."""
-        config = QueueConfig(stream, group, consumer_name, claim_idle_ms=claim_idle_ms)
-        with self.connect() as client:
-            yield RedisStreamsQueue(client, config)
+        """A queue with a client of its own; creates the group at the start of the stream if it is missing.
 
-    def _tls_options(self) -> dict[str, Any]:
+        `options` are those of `QueueConfig`, such as `claim_idle_ms`.
+        """
+        with self.connect() as client:
+            yield RedisStreamsQueue(client, QueueConfig(stream, group, consumer_name, **options))
+
+    def tls_files(self) -> dict[str, Any]:
+        """The files that are set, by their names in redis-py and in a URL."""
         files = {
             "ssl_ca_certs": self.tls_ca_file,
             "ssl_certfile": self.tls_cert_file,
@@ -69,7 +73,7 @@ class RedisStreamsResource(dg.ConfigurableResource[Any]):
 
 
 class DatabaseResource(dg.ConfigurableResource[Any]):
-    """The application's database: one engine per process, made when first used, disposed after the run."""
+    """The application's database: one engine per process, created when first used, disposed after the run."""
 
     url: str = Field(repr=False, description="A SQLAlchemy URL; use an EnvVar.")
     pool_size: int = Field(default=1, description="Connections that are kept; a drain uses one at a time.")
@@ -83,7 +87,7 @@ class DatabaseResource(dg.ConfigurableResource[Any]):
         return self._engine
 
     def dispose(self) -> None:
-        """Close what the engine has open; the next use makes a new one."""
+        """Close what the engine has open; the next use creates a new one."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.dispose()
@@ -91,3 +95,21 @@ class DatabaseResource(dg.ConfigurableResource[Any]):
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Called by Dagster when the run, or the step's process, is over."""
         self.dispose()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceKeys:
+    """The names of the resources in the Definitions."""
+
+    redis: str = "redis_streams"
+    database: str = "database"
+
+    def redis_of(self, context: Any) -> RedisStreamsResource:
+        """The Redis resource of a step, a tick or a check."""
+        resource: RedisStreamsResource = getattr(context.resources, self.redis)
+        return resource
+
+    def database_of(self, context: Any) -> DatabaseResource:
+        """The database resource of a step."""
+        resource: DatabaseResource = getattr(context.resources, self.database)
+        return resource

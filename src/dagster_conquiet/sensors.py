@@ -1,99 +1,136 @@
-"""The doorbell: a sensor that looks at a backlog and asks for one run; it never consumes a message."""
+"""Sensors that read a backlog and request runs; they never consume a message."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from dagster import DagsterInstance, RunRecord
 
-from conquiet.queue import BacklogStats, peek_backlog
+from conquiet.queue import Client, peek_backlog
 from dagster_conquiet.asset_keys import stream_asset_key
-from dagster_conquiet.draining import redis_of
-from dagster_conquiet.metadata import backlog_metadata
-from dagster_conquiet.runs import last_finished, remaining_pause_s, run_in_progress
-from dagster_conquiet.specs import DrainSpec
+from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
+from dagster_conquiet.steps.backlog import partition_backlogs
+from dagster_conquiet.steps.metadata import backlog_metadata, lag_value
+from dagster_conquiet.steps.runs import last_finished, remaining_pause_s, run_in_progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Backlog:
+    """What one tick found."""
+
+    #: An observation is recorded whenever this changes.
+    cursor: str
+    metadata: dict[str, Any]
+    #: The runs to request, without what they have in common.
+    wanted: list[dg.RunRequest]
+    #: Why no run is requested if none is wanted.
+    skip_reason: str
 
 
 def build_backlog_sensor(
-    spec: DrainSpec,
-    job: Any,
-    *,
-    name: str | None = None,
-    min_lag: int = 1,
-    pause_after_failure_s: float = 60.0,
-    minimum_interval_seconds: int = 30,
-    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    spec: DrainSpec, job: Any, *, min_lag: int = 1, pause_after_failure_s: float = 60.0, **options: Any
 ) -> dg.SensorDefinition:
-    """Ask for one run of the job whenever messages wait and no run of the job is in progress.
+    """Request one run of the job whenever messages wait and no run of the job is in progress.
 
     However many messages come, there is one run at a time; it drains all of them, or up to its
-    `max_messages`, and then the next tick looks again. Each change of the lag is recorded as an observation
-    of the stream's asset.
+    `max_messages`, and the next tick checks again. Each change of the lag is recorded as an observation of
+    the stream's asset. `options` are those of `@sensor`, such as `name`, `minimum_interval_seconds` or
+    `default_status`.
 
     Args:
         min_lag: how many messages must wait; an unknown lag counts as enough.
-        pause_after_failure_s: how long after a failed run the next one is asked for.
+        pause_after_failure_s: how long after a failed run the next one is requested.
     """
 
-    @dg.sensor(
-        name=name or f"backlog__{spec.name}",
-        job=job,
-        minimum_interval_seconds=minimum_interval_seconds,
-        default_status=default_status,
-        required_resource_keys={spec.resources.redis},
-    )
+    def read(client: Client) -> _Backlog:
+        backlog = peek_backlog(client, stream=spec.stream, group=spec.group)
+        is_wanted = backlog.lag is None or backlog.lag >= min_lag
+        # The same for a tick that is repeated; another one when the group was given more.
+        run_key = f"{spec.stream}|{spec.group}|{backlog.last_delivered_id}"
+        tags = {"conquiet/stream": spec.stream, "conquiet/lag": str(backlog.lag)}
+        return _Backlog(
+            cursor=json.dumps([backlog.last_id, backlog.last_delivered_id, backlog.lag, backlog.pending]),
+            metadata={"last_id": backlog.last_id, **backlog_metadata(backlog)},
+            wanted=[dg.RunRequest(run_key=run_key, tags=tags)] if is_wanted else [],
+            skip_reason=f"{backlog.lag} messages wait in {spec.stream!r} for {spec.group!r}, "
+            f"fewer than {min_lag}",
+        )
+
+    return _build_sensor(spec, job, read, pause_after_failure_s, options)
+
+
+def build_topic_backlog_sensor(
+    spec: TopicDrainSpec, job: Any, *, pause_after_failure_s: float = 60.0, **options: Any
+) -> dg.SensorDefinition:
+    """Request a run of each partition that has messages and no run in progress; at most one per partition.
+
+    Messages that failed and wait for their next attempt count too: only a run makes that attempt.
+    """
+
+    def read(client: Client) -> _Backlog:
+        backlogs = partition_backlogs(client, spec)
+        lags = {f"lag_of_partition_{number}": lag_value(part.lag) for number, part in backlogs.items()}
+        return _Backlog(
+            cursor=json.dumps({number: [part.lag, part.pending] for number, part in backlogs.items()}),
+            metadata={"pending": sum(part.pending for part in backlogs.values()), **lags},
+            wanted=[
+                dg.RunRequest(
+                    run_key=f"{spec.topic}|{spec.group}|{number}",
+                    partition_key=str(number),
+                    tags={
+                        "conquiet/topic": spec.topic,
+                        "conquiet/lag": str(part.lag),
+                        "conquiet/pending": str(part.pending),
+                    },
+                )
+                for number, part in backlogs.items()
+                if number < spec.partitions and (part.lag is None or part.lag + part.pending > 0)
+            ],
+            skip_reason=f"no messages wait in {spec.topic!r} for {spec.group!r}",
+        )
+
+    return _build_sensor(spec, job, read, pause_after_failure_s, options)
+
+
+def _build_sensor(
+    spec: AnySpec, job: Any, read: Callable[[Client], _Backlog], pause_s: float, options: dict[str, Any]
+) -> dg.SensorDefinition:
     def backlog_sensor(context: dg.SensorEvaluationContext, **_same: object) -> dg.SensorResult:
-        # A sensor that is called directly, as in a test, is also handed its resources by name.
-        with redis_of(context, spec.resources).connect() as client:
-            backlog = peek_backlog(client, stream=spec.stream, group=spec.group)
-        cursor = _cursor(backlog)
-        observations = [] if cursor == context.cursor else [_observation(spec, backlog)]
-        request = _request(context.instance, spec, job.name, backlog, min_lag, pause_after_failure_s)
-        if isinstance(request, str):
-            return dg.SensorResult(skip_reason=request, cursor=cursor, asset_events=observations)
-        return dg.SensorResult(run_requests=[request], cursor=cursor, asset_events=observations)
+        # A sensor that is called directly, as in a test, is also given its resources by name.
+        with spec.resources.redis_of(context).connect() as client:
+            backlog = read(client)
+        requests, reasons = [], []
+        for wanted in backlog.wanted:
+            tags = None if wanted.partition_key is None else {"dagster/partition": wanted.partition_key}
+            if running := run_in_progress(context.instance, job.name, tags):
+                reasons.append(f"run {running} of {job.name!r} is in progress")
+                continue
+            last = last_finished(context.instance, job.name, tags)
+            if (wait_s := remaining_pause_s(last, pause_s)) > 0:
+                reasons.append(
+                    f"the last run of {job.name!r} failed; the next one is requested in {wait_s:.0f} s"
+                )
+                continue
+            # Another key after a run that ended and left everything as it was.
+            after = last.dagster_run.run_id if last else "none"
+            tags = {"conquiet/group": spec.group, **wanted.tags}
+            requests.append(wanted.with_replaced_attrs(run_key=f"{wanted.run_key}|{after}", tags=tags))
+        observation = dg.AssetObservation(
+            asset_key=stream_asset_key(spec.source), metadata={"group": spec.group, **backlog.metadata}
+        )
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=None if requests else "; ".join(reasons) or backlog.skip_reason,
+            cursor=backlog.cursor,
+            asset_events=[] if backlog.cursor == context.cursor else [observation],
+        )
 
-    return backlog_sensor
-
-
-def _request(
-    instance: DagsterInstance,
-    spec: DrainSpec,
-    job_name: str,
-    backlog: BacklogStats,
-    min_lag: int,
-    pause_after_failure_s: float,
-) -> dg.RunRequest | str:
-    """The run to ask for, or why there is none."""
-    lag = backlog.lag
-    if lag is not None and lag < min_lag:
-        return f"{lag} messages wait in {spec.stream!r} for {spec.group!r}, fewer than {min_lag}"
-    if running := run_in_progress(instance, job_name):
-        return f"run {running} of {job_name!r} is in progress"
-    last = last_finished(instance, job_name)
-    if (wait_s := remaining_pause_s(last, pause_after_failure_s)) > 0:
-        return f"the last run of {job_name!r} failed; the next one is asked for in {wait_s:.0f} s"
-    return dg.RunRequest(
-        run_key=_run_key(spec, backlog, last),
-        tags={"conquiet/stream": spec.stream, "conquiet/group": spec.group, "conquiet/lag": str(lag)},
+    decorate = dg.sensor(
+        job=job,
+        required_resource_keys={spec.resources.redis},
+        **({"name": f"backlog__{spec.name}"} | options),
     )
-
-
-def _run_key(spec: DrainSpec, backlog: BacklogStats, last: RunRecord | None) -> str:
-    # The same for a tick that is repeated; another one when the group was given more, or when a run ended
-    # and left everything as it was.
-    after = last.dagster_run.run_id if last else "none"
-    return f"{spec.stream}|{spec.group}|{backlog.last_delivered_id}|{after}"
-
-
-def _cursor(backlog: BacklogStats) -> str:
-    return json.dumps([backlog.last_id, backlog.last_delivered_id, backlog.lag, backlog.pending])
-
-
-def _observation(spec: DrainSpec, backlog: BacklogStats) -> dg.AssetObservation:
-    return dg.AssetObservation(
-        asset_key=stream_asset_key(spec.stream),
-        metadata={"group": spec.group, "last_id": backlog.last_id, **backlog_metadata(backlog)},
-    )
+    return decorate(backlog_sensor)

@@ -21,19 +21,16 @@ from conquiet.spark.jobs import (
 )
 from conquiet.tracing import headers
 from dagster_conquiet.asset_keys import plain_name, stream_asset_key
-from dagster_conquiet.attempts import attempt_of
-from dagster_conquiet.draining import database_of, redis_of
 from dagster_conquiet.pipes.reader import RedisStreamMessageReader
-from dagster_conquiet.resources import RedisStreamsResource
-from dagster_conquiet.specs import ResourceKeys
-from dagster_conquiet.traces import step_span
+from dagster_conquiet.resources import ResourceKeys
+from dagster_conquiet.steps.attempts import Attempt, attempt_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkJobSpec:
     """Which job publishes what to where."""
 
-    #: The topic; for a plain stream, `options` say `to_stream`.
+    #: The topic; for a plain stream, `to_stream` in `options`.
     to_topic: str | None = None
     job: Literal["publish", "aggregate"] = "publish"
     #: By their names in the job's command line: `{"table": "orders", "in": "database"}`.
@@ -51,7 +48,7 @@ class SparkJobSpec:
         return arguments_of({**self.options, "to_topic": self.to_topic})
 
     @property
-    def place(self) -> str:
+    def destination(self) -> str:
         """The topic or stream that it publishes to."""
         return str(self.to_topic or self.options.get("to_stream"))
 
@@ -70,61 +67,43 @@ def build_spark_asset(
     The URLs of Redis and of the database reach the job by its environment, never by its command line.
     """
     options.setdefault("kinds", {"spark", "redis"})
-    options.setdefault("pool", f"conquiet_spark_{plain_name(spec.place)}")
-    needed = {spec.resources.redis, *({spec.resources.database} if spec.reads_database else ())}
+    options.setdefault("pool", f"conquiet_spark_{plain_name(spec.destination)}")
+    resources = {spec.resources.redis, *({spec.resources.database} if spec.reads_database else ())}
 
     def published(context: dg.AssetExecutionContext) -> Any:
-        redis_streams = redis_of(context, spec.resources)
-        pipes = dg.PipesSubprocessClient(
-            env=_secrets(context, spec, redis_streams),
-            message_reader=RedisStreamMessageReader(redis_streams),
-        )
-        with step_span(context):
-            done = pipes.run(context=context, command=_command(context, spec))
-        _raise_failure(done.get_custom_messages())
-        return done.get_materialize_result()
+        redis_streams = spec.resources.redis_of(context)
+        url, files = redis_streams.server_url(), urlencode(redis_streams.tls_files())
+        secrets = {REDIS_URL_VARIABLE: f"{url}{'&' if '?' in url else '?'}{files}" if files else url}
+        if spec.reads_database:
+            secrets[DATABASE_URL_VARIABLE] = spec.resources.database_of(context).url
+        reader = RedisStreamMessageReader(redis_streams)
+        pipes = dg.PipesSubprocessClient(env=secrets, message_reader=reader)
+        attempt = attempt_of(context)
+        with attempt.span():
+            completed = pipes.run(context=context, command=_command(spec, attempt))
+        reports = completed.get_custom_messages()
+        no_report = {"exit_code": int(ExitCode.FAILED), "error": "the job sent no report"}
+        report: dict[str, Any] = reports[-1] if reports else no_report
+        if report["exit_code"]:
+            is_mistake = ExitCode(report["exit_code"]).is_mistake
+            raise dg.Failure(report["error"], metadata=report, allow_retries=not is_mistake)
+        return completed.get_materialize_result()
 
-    made: dg.AssetsDefinition = dg.asset(
-        key=key or stream_asset_key(spec.place), required_resource_keys=needed, **options
+    asset: dg.AssetsDefinition = dg.asset(
+        key=key or stream_asset_key(spec.destination), required_resource_keys=resources, **options
     )(published)
-    return made
+    return asset
 
 
-def _command(context: dg.AssetExecutionContext, spec: SparkJobSpec) -> list[str]:
+def _command(spec: SparkJobSpec, attempt: Attempt) -> list[str]:
     command, *its_arguments = spec.submit
     # A pip-installed Spark is beside Python, which need not be on the PATH.
     beside_python = Path(sys.executable).with_name(command)
-    found = shutil.which(command) or (str(beside_python) if beside_python.exists() else command)
-    write = f"dagster:{attempt_of(context).work_id}"
-    added: dict[str, Any] = {} if "dedupe_id" in spec.options else {"dedupe_id": write}
+    path = shutil.which(command) or (str(beside_python) if beside_python.exists() else command)
+    added: dict[str, Any] = {}
+    if "dedupe_id" not in spec.options:
+        added["dedupe_id"] = f"dagster:{attempt.work_id}"
     if spec.to_topic is not None:
         added["traceparent"] = headers().get("traceparent")
     script = Path(__file__).with_name("pipes") / "spark_job.py"
-    return [found, *its_arguments, str(script), spec.job, *spec.arguments, *arguments_of(added)]
-
-
-def _secrets(
-    context: dg.AssetExecutionContext, spec: SparkJobSpec, redis_streams: RedisStreamsResource
-) -> dict[str, str]:
-    secrets = {REDIS_URL_VARIABLE: _url_with_files(redis_streams)}
-    if spec.reads_database:
-        secrets[DATABASE_URL_VARIABLE] = database_of(context, spec.resources).url
-    return secrets
-
-
-def _url_with_files(redis_streams: RedisStreamsResource) -> str:
-    files = {
-        "ssl_ca_certs": redis_streams.tls_ca_file,
-        "ssl_certfile": redis_streams.tls_cert_file,
-        "ssl_keyfile": redis_streams.tls_key_file,
-    }
-    given, url = {name: path for name, path in files.items() if path}, redis_streams.server_url()
-    return f"{url}{'&' if '?' in url else '?'}{urlencode(given)}" if given else url
-
-
-def _raise_failure(reports: Any) -> None:
-    nothing = {"exit_code": int(ExitCode.FAILED), "error": "the job told nothing"}
-    report: dict[str, Any] = reports[-1] if reports else nothing
-    if report["exit_code"]:
-        is_mistake = ExitCode(report["exit_code"]).is_mistake
-        raise dg.Failure(report["error"], metadata=report, allow_retries=not is_mistake)
+    return [path, *its_arguments, str(script), spec.job, *spec.arguments, *arguments_of(added)]

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from dagster_conquiet import DrainSpec, build_drain_asset
-from dagster_conquiet.interrupts import interrupts_between_messages
+from dagster_conquiet.steps.interrupts import interrupts_between_messages
 
 
 def cancelled_run(stream, handler, resources, instance):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from conquiet.consume import quarantine_stream
+from conquiet.consume import dead_letter_stream
 from dagster_conquiet import (
     build_backlog_check,
     build_dead_letter_check,
@@ -110,7 +110,7 @@ def test_a_quiet_stream_is_fresh(spec, resources, instance):
 
 def test_dead_letters_are_a_warning(spec, resources, instance, client, stream):
     fine = evaluated(build_dead_letter_check(spec), resources, instance)
-    client.xadd(quarantine_stream(stream), {"data": "{}"})
+    client.xadd(dead_letter_stream(stream), {"data": "{}"})
     warned = evaluated(build_dead_letter_check(spec), resources, instance)
 
     assert fine.passed

@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 from sqlalchemy import text
 
+from conquiet.consume import dead_letter_stream
 from dagster_conquiet import RedisStreamsResource
 from dagster_defs import embedded
 from dagster_defs.definitions import defs
@@ -66,13 +67,13 @@ def test_an_order_that_always_fails_is_a_dead_letter_that_can_be_replayed(shop, 
     recovery = {"ops": {"claim_stale__orders__billing": {"config": {"min_idle_ms": 0, "max_deliveries": 1}}}}
     run("bill_orders", shop, instance, run_config=limits)
     run("recover_orders", shop, instance, run_config=recovery)
-    letters = client.xlen("{orders}:quarantine")
+    letters = client.xlen(dead_letter_stream("orders"))
 
     result = run("replay_dead_orders", shop, instance)
 
     assert letters == 1
     assert result.output_for_node("replay_dead_letters__orders__billing")["replayed"] == 1
-    assert client.xlen("{orders}:quarantine") == 0
+    assert client.xlen(dead_letter_stream("orders")) == 0
 
 
 def test_dagster_validates_the_definitions_and_loading_them_touches_nothing(tmp_path):

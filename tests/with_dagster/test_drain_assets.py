@@ -8,8 +8,15 @@ import json
 import dagster as dg
 import pytest
 
-from conquiet import DrainError
-from dagster_conquiet import DrainConfig, DrainSpec, build_drain_asset, stream_asset_key
+from conquiet import DrainError, DrainLimits
+from dagster_conquiet import (
+    ClaimStaleConfig,
+    DrainConfig,
+    DrainSpec,
+    TopicDrainConfig,
+    build_drain_asset,
+    stream_asset_key,
+)
 from tests.with_dagster.handlers import note_effect
 
 
@@ -42,7 +49,7 @@ def test_its_metadata_has_counts_ids_lag_time_and_a_picture(spec, resources, ins
     assert (metadata["remaining_lag"], metadata["pending"]) == (0, 0)
     assert metadata["seconds"] > 0
     picture = metadata["messages_over_time"].partition("base64,")[2].partition(")")[0]
-    assert base64.b64decode(picture).startswith(b"\x89PNG")
+    assert base64.b64decode(picture).startswith(b"<svg")
     assert "25 messages" in metadata["messages_over_time"]
 
 
@@ -121,6 +128,22 @@ def test_a_clean_end_leaves_no_consumer_name_in_the_group(spec, resources, insta
 def test_a_handler_that_cannot_be_named_or_called_is_refused_when_definitions_load(stream):
     with pytest.raises(ValueError, match=r"package\.module:function"):
         DrainSpec(stream=stream, group="billing", handler="shop.handlers.bill")
+
+
+def test_a_handler_that_would_not_run_when_called_is_refused_when_definitions_load(stream):
+    async def bill(msg, session):
+        pass
+
+    with pytest.raises(TypeError, match="would not run"):
+        DrainSpec(stream=stream, group="billing", handler=bill)
+
+
+@pytest.mark.parametrize("config", [DrainConfig(), ClaimStaleConfig(), TopicDrainConfig()])
+def test_the_defaults_of_every_config_are_those_of_drain_limits(config):
+    def never() -> bool:
+        return False
+
+    assert config.limits(never) == DrainLimits(should_stop=never)
 
 
 def test_the_asset_is_downstream_of_its_stream_and_in_a_pool(stream, spec):

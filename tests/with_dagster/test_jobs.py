@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dagster as dg
 import pytest
 
-from conquiet.consume import quarantine_stream
+from conquiet.consume import dead_letter_stream
 from dagster_conquiet import (
     ClaimStaleConfig,
     DrainConfig,
@@ -115,6 +117,18 @@ def test_the_recovery_leaves_alone_what_is_being_handled(
     assert pending() == 5
 
 
+def test_the_recovery_takes_what_is_idle_for_the_claim_idle_ms_of_the_spec(
+    stream, resources, instance, enqueue, make_queue, effects_seen
+):
+    ids = enqueue(5)
+    make_queue("dead").read(block_ms=100, count=5)
+    spec = DrainSpec(stream=stream, group="billing", handler=f"{HANDLERS}:note_effect", claim_idle_ms=1)
+
+    build_claim_stale_job(spec).execute_in_process(resources=resources, instance=instance)
+
+    assert effects_seen() == sorted(ids)
+
+
 def test_the_recovery_is_scheduled_every_five_minutes_and_never_twice_at_once(spec, kept_instance):
     job = build_claim_stale_job(spec)
     schedule = build_claim_stale_schedule(job)
@@ -130,7 +144,7 @@ def test_the_recovery_is_scheduled_every_five_minutes_and_never_twice_at_once(sp
 
 
 @pytest.fixture
-def quarantined(stream, resources, instance, enqueue, make_queue):
+def given_up(stream, resources, instance, enqueue, make_queue):
     """Three messages that were delivered once too often, and a malformed one."""
     queue = make_queue()
     queue.client.xadd(stream, {"other": "field"})
@@ -142,16 +156,16 @@ def quarantined(stream, resources, instance, enqueue, make_queue):
         config=DrainConfig(max_deliveries=1),
     )
     build_drain_job(spec).execute_in_process(resources=resources, instance=instance)
-    recovery = build_claim_stale_job(spec, config=ClaimStaleConfig(min_idle_ms=0, max_deliveries=1))
+    recovery = build_claim_stale_job(replace(spec, claim_idle_ms=1))
     recovery.execute_in_process(resources=resources, instance=instance)
     return spec
 
 
 def test_a_message_that_fails_too_often_is_a_dead_letter_and_can_be_replayed(
-    quarantined, spec, stream, resources, instance, client, effects_seen, pending
+    given_up, spec, stream, resources, instance, client, effects_seen, pending
 ):
-    assert client.xlen(quarantine_stream(stream)) == 4
-    replay = build_replay_dead_letters_job(quarantined)
+    assert client.xlen(dead_letter_stream(stream)) == 4
+    replay = build_replay_dead_letters_job(given_up)
 
     result = replay.execute_in_process(resources=resources, instance=instance)
     build_drain_job(spec).execute_in_process(resources=resources, instance=instance)
@@ -160,36 +174,36 @@ def test_a_message_that_fails_too_often_is_a_dead_letter_and_can_be_replayed(
     assert (report["replayed"], report["refused"]) == (3, 1)
     assert len(effects_seen()) == 3
     assert pending() == 0
-    assert client.xlen(quarantine_stream(stream)) == 1
+    assert client.xlen(dead_letter_stream(stream)) == 1
 
 
 def test_a_replay_that_died_before_it_deleted_a_letter_adds_nothing_twice(
-    quarantined, spec, stream, resources, instance, client
+    given_up, spec, stream, resources, instance, client
 ):
-    letters = client.xrange(quarantine_stream(stream))
-    replay = build_replay_dead_letters_job(quarantined)
+    letters = client.xrange(dead_letter_stream(stream))
+    replay = build_replay_dead_letters_job(given_up)
     replay.execute_in_process(resources=resources, instance=instance)
     length = client.xlen(stream)
     # As if the process had died between the two commands: the letters are still there.
-    client.delete(quarantine_stream(stream))
+    client.delete(dead_letter_stream(stream))
     for letter_id, fields in letters:
-        client.xadd(quarantine_stream(stream), fields, id=letter_id)
+        client.xadd(dead_letter_stream(stream), fields, id=letter_id)
 
     replay.execute_in_process(resources=resources, instance=instance)
 
     assert client.xlen(stream) == length
-    assert client.xlen(quarantine_stream(stream)) == 1
+    assert client.xlen(dead_letter_stream(stream)) == 1
 
 
-def test_a_dry_run_of_a_replay_changes_nothing(quarantined, spec, stream, resources, instance, client):
-    before = client.xlen(stream), client.xlen(quarantine_stream(stream))
+def test_a_dry_run_of_a_replay_changes_nothing(given_up, spec, stream, resources, instance, client):
+    before = client.xlen(stream), client.xlen(dead_letter_stream(stream))
     name = f"replay_dead_letters__{spec.name}"
 
-    result = build_replay_dead_letters_job(quarantined).execute_in_process(
+    result = build_replay_dead_letters_job(given_up).execute_in_process(
         resources=resources,
         instance=instance,
         run_config={"ops": {name: {"config": {"dry_run": True, "limit": 2}}}},
     )
 
     assert result.output_for_node(name)["replayed"] == 2
-    assert (client.xlen(stream), client.xlen(quarantine_stream(stream))) == before
+    assert (client.xlen(stream), client.xlen(dead_letter_stream(stream))) == before

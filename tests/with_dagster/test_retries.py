@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 
 from dagster_conquiet import build_drain_job
-from dagster_conquiet.attempts import Attempt
+from dagster_conquiet.steps.attempts import Attempt
 from tests.with_dagster.jobs_to_rebuild import dying_job, dying_job_without_retry
 
 RUN, OLDER, OLDEST = "run-3", "run-2", "run-1"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
+import re
+from xml.etree import ElementTree
 
 import pytest
 
-from dagster_conquiet.timeline import BARS, Timeline, bar_chart_png
+from dagster_conquiet.steps.timeline import BARS, Timeline, bar_chart_svg
 
 
 class Clock:
@@ -58,16 +58,17 @@ def test_nothing_handled_is_no_picture(clock):
     assert Timeline(clock).markdown() is None
 
 
-def test_the_picture_is_a_small_png_whose_highest_bar_fills_it():
-    png = bar_chart_png([1, 100, 50])
+def test_the_picture_is_a_small_svg_whose_highest_bar_fills_it():
+    picture = bar_chart_svg([1, 100, 50, 0])
 
-    assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    assert len(png) < 2_000
-    width, height = struct.unpack(">II", png[16:24])
-    start = png.index(b"IDAT")
-    length = struct.unpack(">I", png[start - 4 : start])[0]
-    pixels = zlib.decompress(png[start + 4 : start + 4 + length])
-    rows = [pixels[row * (width + 1) + 1 : (row + 1) * (width + 1)] for row in range(height)]
-    bar = width // BARS
-    heights = [sum(row[place * bar] for row in rows) for place in range(4)]
-    assert heights == [1, height, height // 2, 0]
+    assert len(picture) < 500
+    svg = ElementTree.fromstring(picture)
+    height = int(svg.attrib["height"])
+    path = svg.find("{http://www.w3.org/2000/svg}path").attrib["d"]
+    heights = {int(x): int(bar) for x, bar in re.findall(r"M(\d+),\d+v-(\d+)", path)}
+    assert list(heights.values()) == [1, height, height // 2]
+    assert max(heights) < int(svg.attrib["width"])
+
+
+def test_the_picture_of_the_longest_timeline_stays_small():
+    assert len(bar_chart_svg([100] * BARS)) < 2_000

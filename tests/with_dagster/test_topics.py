@@ -127,6 +127,18 @@ def test_a_message_that_fails_every_time_is_a_dead_letter_and_can_be_replayed(
     assert len(effects_seen()) == 2
 
 
+def test_max_failures_failed_messages_of_a_partition_fail_the_step_and_are_retried_later(
+    topic, topic_spec, send, resources, instance, client
+):
+    send(6, partition=0)
+
+    with pytest.raises(dg.Failure, match="3 of them are retried later, 0 are dead letters"):
+        drained(build_topic_drain_asset(topic_spec("refuse_all", max_failures=3)), "0", resources, instance)
+
+    assert DeadLetters(topic).count() == 0
+    assert client.xpending(topic.keys.stream(0), "billing")["pending"] == 6
+
+
 def test_the_checks_see_all_partitions_of_a_topic(topic_spec, send, resources, instance):
     send(2, partition=0)
     send(3, partition=1)

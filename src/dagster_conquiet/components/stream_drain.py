@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from conquiet.consume import DrainLimits
 from dagster_conquiet.assets import build_drain_asset, build_stream_asset
 from dagster_conquiet.checks import build_backlog_check, build_dead_letter_check, build_freshness_check
 from dagster_conquiet.config import ClaimStaleConfig, DrainConfig
@@ -19,9 +20,11 @@ from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource
 from dagster_conquiet.sensors import build_backlog_sensor
 from dagster_conquiet.specs import DrainSpec
 
+_LIMITS = DrainLimits()
+
 
 class SensorAttributes(dg.Model, dg.Resolvable):
-    """When the drain's job is asked for."""
+    """When a run of the drain's job is requested."""
 
     min_lag: int = 1
     minimum_interval_seconds: int = 30
@@ -33,7 +36,7 @@ class RecoveryAttributes(dg.Model, dg.Resolvable):
     """When what dead steps left is handled."""
 
     cron_schedule: str = "*/5 * * * *"
-    min_idle_ms: int = 60_000
+    min_idle_ms: int | None = Field(default=None, description="60 s unless given.")
     is_running: bool = Field(default=True, description="Whether it runs unless it is stopped in the UI.")
 
 
@@ -56,10 +59,18 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
     asset: dg.ResolvedAssetSpec | None = Field(
         default=None, description="The asset that the drain makes; named after stream and group if not given."
     )
-    max_messages: int = Field(default=1_000, description="The most messages that one run handles.")
-    max_duration_s: float | None = Field(default=None, description="No message is begun after this time.")
-    max_failures: int = Field(default=10, description="This many failed messages fail the step.")
-    max_deliveries: int | None = Field(default=5, description="Then a message goes to the dead letters.")
+    max_messages: int | None = Field(
+        default=_LIMITS.max_messages, description="The most messages that one run handles."
+    )
+    max_duration_s: float | None = Field(
+        default=_LIMITS.max_duration_s, description="No message is begun after this time."
+    )
+    max_failures: int | None = Field(
+        default=_LIMITS.max_failures, description="This many failed messages fail the step."
+    )
+    max_deliveries: int | None = Field(
+        default=_LIMITS.max_deliveries, description="A message delivered more often is a dead letter."
+    )
     max_retries: int = Field(default=3, description="How often a step that dies or fails is tried again.")
     sensor: SensorAttributes = Field(default_factory=SensorAttributes)
     recovery: RecoveryAttributes = Field(default_factory=RecoveryAttributes)
@@ -75,44 +86,53 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
     )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The definitions; nothing is imported, connected or looked at."""
-        spec = self._spec()
+        """The definitions; nothing is imported, connected or read."""
+        names = ("max_messages", "max_duration_s", "max_failures", "max_deliveries")
+        limits = {name: getattr(self, name) for name in names}
+        spec = DrainSpec(
+            stream=self.stream, group=self.group, handler=self.handler, config=DrainConfig(**limits)
+        )
         drained = self._asset(spec)
         # Without the checks: right after a drain they would find nothing.
         job = dg.define_asset_job(f"drain_{spec.name}", dg.AssetSelection.assets(drained).without_checks())
-        checks = self._checks(spec, drained)
-        recovery = build_claim_stale_job(
-            spec, config=ClaimStaleConfig(**self._limits(), min_idle_ms=self.recovery.min_idle_ms)
+        sensor = build_backlog_sensor(
+            spec,
+            job,
+            default_status=_status(dg.DefaultSensorStatus, self.sensor.is_running),
+            **self.sensor.model_dump(exclude={"is_running"}),
         )
+        recovery = build_claim_stale_job(
+            spec, config=ClaimStaleConfig(**limits, min_idle_ms=self.recovery.min_idle_ms)
+        )
+        schedule = build_claim_stale_schedule(
+            recovery,
+            cron_schedule=self.recovery.cron_schedule,
+            default_status=_status(dg.DefaultScheduleStatus, self.recovery.is_running),
+        )
+        checks = self._checks(spec, drained)
+        resources: dict[str, Any] = {}
+        if self.redis_url_variable is not None:
+            resources["redis_streams"] = RedisStreamsResource(url=dg.EnvVar(self.redis_url_variable))
+        if self.database_url_variable is not None:
+            resources["database"] = DatabaseResource(url=dg.EnvVar(self.database_url_variable))
         return dg.Definitions(
             assets=[build_stream_asset(self.stream, group=self.group), drained],
             asset_checks=checks,
             jobs=[job, recovery, build_replay_dead_letters_job(spec)],
-            sensors=[self._sensor(spec, job)],
-            schedules=[self._schedule(recovery), *self._check_schedules(spec, checks)],
-            resources=self._resources(),
+            sensors=[sensor],
+            schedules=[schedule, *self._check_schedules(spec, checks)],
+            resources=resources,
         )
-
-    def _spec(self) -> DrainSpec:
-        return DrainSpec(
-            stream=self.stream, group=self.group, handler=self.handler, config=DrainConfig(**self._limits())
-        )
-
-    def _limits(self) -> dict[str, Any]:
-        names = ("max_messages", "max_duration_s", "max_failures", "max_deliveries")
-        return {name: getattr(self, name) for name in names}
 
     def _asset(self, spec: DrainSpec) -> dg.AssetsDefinition:
         retries = dg.RetryPolicy(max_retries=self.max_retries) if self.max_retries else None
-        if self.asset is None:
-            return build_drain_asset(spec, retry_policy=retries)
-        drained = build_drain_asset(spec, key=self.asset.key, retry_policy=retries)
         described = self.asset
-
-        def with_description(made: dg.AssetSpec) -> dg.AssetSpec:
-            return described.merge_attributes(deps=made.deps, kinds=made.kinds)
-
-        return drained.map_asset_specs(with_description)
+        if described is None:
+            return build_drain_asset(spec, retry_policy=retries)
+        drained = build_drain_asset(spec, key=described.key, retry_policy=retries)
+        return drained.map_asset_specs(
+            lambda built: described.merge_attributes(deps=built.deps, kinds=built.kinds)
+        )
 
     def _checks(self, spec: DrainSpec, drained: dg.AssetsDefinition) -> list[dg.AssetChecksDefinition]:
         limits, checks = self.checks, []
@@ -124,43 +144,18 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
             checks.append(build_dead_letter_check(spec, max_letters=limits.max_dead_letters, asset=drained))
         return checks
 
-    def _sensor(self, spec: DrainSpec, job: Any) -> dg.SensorDefinition:
-        status = dg.DefaultSensorStatus
-        return build_backlog_sensor(
-            spec,
-            job,
-            min_lag=self.sensor.min_lag,
-            minimum_interval_seconds=self.sensor.minimum_interval_seconds,
-            pause_after_failure_s=self.sensor.pause_after_failure_s,
-            default_status=status.RUNNING if self.sensor.is_running else status.STOPPED,
-        )
-
-    def _schedule(self, recovery: dg.JobDefinition) -> dg.ScheduleDefinition:
-        status = dg.DefaultScheduleStatus
-        return build_claim_stale_schedule(
-            recovery,
-            cron_schedule=self.recovery.cron_schedule,
-            default_status=status.RUNNING if self.recovery.is_running else status.STOPPED,
-        )
-
     def _check_schedules(
         self, spec: DrainSpec, checks: list[dg.AssetChecksDefinition]
     ) -> list[dg.ScheduleDefinition]:
         if not checks:
             return []
-        status = dg.DefaultScheduleStatus
-        job = dg.define_asset_job(
-            f"check_{spec.name}", dg.AssetSelection.checks(*checks), executor_def=dg.in_process_executor
-        )
-        running = status.RUNNING if self.checks.is_running else status.STOPPED
+        selection = dg.AssetSelection.checks(*checks)
+        job = dg.define_asset_job(f"check_{spec.name}", selection, executor_def=dg.in_process_executor)
+        status = _status(dg.DefaultScheduleStatus, self.checks.is_running)
         return [
-            dg.ScheduleDefinition(job=job, cron_schedule=self.checks.cron_schedule, default_status=running)
+            dg.ScheduleDefinition(job=job, cron_schedule=self.checks.cron_schedule, default_status=status)
         ]
 
-    def _resources(self) -> dict[str, Any]:
-        resources: dict[str, Any] = {}
-        if self.redis_url_variable is not None:
-            resources["redis_streams"] = RedisStreamsResource(url=dg.EnvVar(self.redis_url_variable))
-        if self.database_url_variable is not None:
-            resources["database"] = DatabaseResource(url=dg.EnvVar(self.database_url_variable))
-        return resources
+
+def _status(statuses: Any, is_running: bool) -> Any:
+    return statuses.RUNNING if is_running else statuses.STOPPED

@@ -1,4 +1,4 @@
-"""The launching side's end: reads a stream until the external process says that it is done, or is gone."""
+"""The launching side: reads a stream until the external process reports that it is done, or has ended."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from dagster import PipesMessageReader
 from dagster_pipes import PipesParams
 
 from conquiet.queue import Client
+from conquiet.queue.member import entries_of
 from dagster_conquiet.pipes.writer import STREAM_PARAM, TTL_PARAM, URL_PARAM, URL_VARIABLE
-from dagster_conquiet.replies import entries_of_read
 from dagster_conquiet.resources import RedisStreamsResource
+from dagster_conquiet.steps.entries import json_of_entries
 
 _PAGE = 500
 #: How long one read waits, and so how late the end of the process may be noticed.
@@ -39,14 +40,14 @@ class RedisStreamMessageReader(PipesMessageReader):
         grace_s: float = 0.0,
         ttl_ms: int = 24 * 3_600_000,
     ) -> None:
-        """Make it.
+        """The reader of every launch of a Pipes client.
 
         Args:
             writer_url: sent to the external process in its parameters; without it, the process must know the
-                server itself. Parameters can be seen by who sees its environment: send no password.
-            grace_s: how long to wait for the last words of a process that ended without saying so, for
+                server itself. Parameters are visible with its environment: send no password.
+            grace_s: how long to wait for the last messages of a process that ended without closing, for
                 launchers that return before the process' output is complete.
-            ttl_ms: how long the stream outlives the last message if nobody deletes it.
+            ttl_ms: how long after its last message the stream expires if it was not deleted.
         """
         self._redis_streams = redis_streams
         self._writer_url = writer_url
@@ -56,50 +57,43 @@ class RedisStreamMessageReader(PipesMessageReader):
 
     @contextmanager
     def read_messages(self, handler: Any) -> Iterator[PipesParams]:
-        """Hand every message to Dagster, in order, until the process closed or the block ends."""
+        """Pass every message to Dagster, in order, until the process closed or the block ends."""
         stream = f"{self._prefix}:{uuid.uuid4().hex}"
-        is_over = threading.Event()
+        params: dict[str, Any] = {STREAM_PARAM: stream, TTL_PARAM: self._ttl_ms}
+        if self._writer_url is not None:
+            params[URL_PARAM] = self._writer_url
+        has_ended = threading.Event()
         with self._redis_streams.connect() as client:
-            thread = threading.Thread(target=self._read_all, args=(client, stream, handler, is_over))
+            thread = threading.Thread(target=self._read, args=(client, stream, handler, has_ended))
             thread.start()
             try:
-                yield self._params(stream)
+                yield params
             finally:
-                is_over.set()
+                has_ended.set()
                 thread.join()
                 client.delete(stream)
 
     def no_messages_debug_text(self) -> str:
-        """What to look at when nothing came."""
+        """What to check when no message came."""
         return (
             "Attempted to read messages from a Redis stream. Expected RedisStreamMessageWriter to be passed "
             f"to open_dagster_pipes in the external process, with the same server, by url or {URL_VARIABLE}."
         )
 
-    def _params(self, stream: str) -> PipesParams:
-        params: dict[str, Any] = {STREAM_PARAM: stream, TTL_PARAM: self._ttl_ms}
-        if self._writer_url is not None:
-            params[URL_PARAM] = self._writer_url
-        return params
-
-    def _read_all(self, client: Client, stream: str, handler: Any, is_over: threading.Event) -> None:
-        try:
-            self._read_until_the_end(client, stream, handler, is_over)
-        except Exception:  # noqa: BLE001 -- this thread has no caller: Dagster is told, and shows it
-            handler.report_pipes_framework_exception("RedisStreamMessageReader", sys.exc_info())
-
-    def _read_until_the_end(
-        self, client: Client, stream: str, handler: Any, is_over: threading.Event
-    ) -> None:
+    def _read(self, client: Client, stream: str, handler: Any, has_ended: threading.Event) -> None:
         last_id, give_up_at = "0-0", None
-        while not handler.received_closed_message:
-            # Asked before the read: what was written before the end is in the stream by then.
-            was_over = is_over.is_set()
-            read = entries_of_read(client.xread({stream: last_id}, count=_PAGE, block=_BLOCK_MS))
-            for entry_id, message in read:
-                last_id = entry_id
-                handler.handle_message(message)
-            if was_over and not read:
-                give_up_at = give_up_at or time.monotonic() + self._grace_s
-                if time.monotonic() >= give_up_at:
-                    return
+        try:
+            while not handler.received_closed_message:
+                # Checked before the read: what was written before the end is in the stream by then.
+                is_last_read = has_ended.is_set()
+                reply = client.xread({stream: last_id}, count=_PAGE, block=_BLOCK_MS)
+                read = json_of_entries(entries_of(reply))
+                for entry_id, message in read:
+                    last_id = entry_id
+                    handler.handle_message(message)
+                if is_last_read and not read:
+                    give_up_at = give_up_at or time.monotonic() + self._grace_s
+                    if time.monotonic() >= give_up_at:
+                        return
+        except Exception:  # noqa: BLE001 -- this thread has no caller: Dagster gets the error, and shows it
+            handler.report_pipes_framework_exception("RedisStreamMessageReader", sys.exc_info())

@@ -1,4 +1,4 @@
-"""The external process' end: each Pipes message is one entry of a stream, written before the call returns."""
+"""The external process: each Pipes message is one entry of a stream, written before the call returns."""
 
 from __future__ import annotations
 

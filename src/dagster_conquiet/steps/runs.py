@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import dagster as dg
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord
 
-#: A run that was made and never launched is not among them: asking again with its key launches it.
+#: A run that was created and never launched is not among them: a request with its key launches it.
 _IN_PROGRESS = (
     DagsterRunStatus.QUEUED,
     DagsterRunStatus.STARTING,
@@ -16,15 +16,15 @@ _IN_PROGRESS = (
     DagsterRunStatus.CANCELING,
     DagsterRunStatus.MANAGED,
 )
-_OVER = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+_FINISHED = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 
 #: A chain of retried runs is followed this far back.
-_MOST_ANCESTORS = 100
+_MAX_ANCESTORS = 100
 
 
 def runs_retried_by(run: DagsterRun, instance: DagsterInstance) -> Iterator[str]:
     """The runs that this one retries, the nearest first."""
-    for _ in range(_MOST_ANCESTORS):
+    for _ in range(_MAX_ANCESTORS):
         parent_id = run.parent_run_id or run.tags.get("dagster/parent_run_id")
         parent = instance.get_run_by_id(parent_id) if parent_id else None
         # A run that is executed again after its success is new work, and one that still runs is not dead.
@@ -35,7 +35,7 @@ def runs_retried_by(run: DagsterRun, instance: DagsterInstance) -> Iterator[str]
 
 
 def run_in_progress(
-    instance: DagsterInstance, job_name: str, tags: dict[str, str] | None = None
+    instance: DagsterInstance, job_name: str, tags: Mapping[str, str] | None = None
 ) -> str | None:
     """The id of a run of this job that is queued or runs."""
     record = _latest(instance, job_name, _IN_PROGRESS, tags)
@@ -43,10 +43,10 @@ def run_in_progress(
 
 
 def last_finished(
-    instance: DagsterInstance, job_name: str, tags: dict[str, str] | None = None
+    instance: DagsterInstance, job_name: str, tags: Mapping[str, str] | None = None
 ) -> RunRecord | None:
-    """The run of this job that was made last of those that are over."""
-    return _latest(instance, job_name, _OVER, tags)
+    """The latest finished run of this job."""
+    return _latest(instance, job_name, _FINISHED, tags)
 
 
 def remaining_pause_s(last: RunRecord | None, pause_s: float) -> float:
@@ -60,7 +60,7 @@ def _latest(
     instance: DagsterInstance,
     job_name: str,
     statuses: tuple[DagsterRunStatus, ...],
-    tags: dict[str, str] | None,
+    tags: Mapping[str, str] | None,
 ) -> RunRecord | None:
     filters = dg.RunsFilter(job_name=job_name, statuses=list(statuses), tags=tags)
     return next(iter(instance.get_run_records(filters, limit=1)), None)

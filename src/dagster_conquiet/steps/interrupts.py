@@ -1,31 +1,38 @@
-"""Cancellation between messages: a step that is told to stop finishes the message at hand first."""
+"""Cancellation between messages: an interrupted step finishes the message in its handler first."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
 @contextmanager
 def interrupts_between_messages() -> Iterator[Callable[[], bool]]:
-    """Hands out a function that tells whether this step was told to stop; at the end the interrupt is raised.
+    """Yields a function that returns whether the step was interrupted; the end of the block raises it.
 
-    A second interrupt is raised at once: the message at hand is rolled back and stays pending.
+    A second interrupt is raised at once: the message in the handler is rolled back and stays pending.
     """
     if threading.current_thread() is not threading.main_thread():
-        # Python delivers signals to the main thread alone; there Dagster's own handling stands.
+        # Python delivers signals to the main thread alone; in others Dagster's own handling applies.
         yield lambda: False
         return
     received: list[tuple[int, FrameType | None]] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        handler = before[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+        elif handler == signal.SIG_DFL:
+            raise KeyboardInterrupt(f"interrupted by {signal.Signals(number).name}")
+
     def on_signal(number: int, frame: FrameType | None) -> None:
         received.append((number, frame))
         if len(received) > 1:
-            _pass_on(before, *received[-1])
+            pass_on(number, frame)
 
     for number in before:
         signal.signal(number, on_signal)
@@ -36,12 +43,4 @@ def interrupts_between_messages() -> Iterator[Callable[[], bool]]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
     if len(received) == 1:
         # Dagster's handler raises DagsterExecutionInterruptedError: the step is canceled, not succeeded.
-        _pass_on(before, *received[0])
-
-
-def _pass_on(before: Mapping[signal.Signals, object], number: int, frame: FrameType | None) -> None:
-    handler = before[signal.Signals(number)]
-    if callable(handler):
-        handler(number, frame)
-    elif handler == signal.SIG_DFL:
-        raise KeyboardInterrupt(f"told to stop by {signal.Signals(number).name}")
+        pass_on(*received[0])

@@ -1,21 +1,23 @@
-"""Which attempt of which step this is, and who its earlier attempts were."""
+"""Which attempt of which step this is, and what its earlier attempts were named."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import dagster as dg
 
 from conquiet.queue import unique_consumer_name
-from dagster_conquiet.runs import runs_retried_by
+from conquiet.tracing import working
+from dagster_conquiet.steps.runs import runs_retried_by
 
 Context = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try at one step of one run; its name in the consumer group is unique to it."""
+    """One attempt at one step of one run; its name in the consumer group is unique to it."""
 
     run_id: str
     step: str
@@ -36,18 +38,30 @@ class Attempt:
 
     def earlier_names(self, names: Iterable[str]) -> list[str]:
         """Which of these consumers are earlier attempts at the same work: dead, since this one runs."""
-        return sorted(name for name in names if self._is_earlier(name))
+        in_this_run = f"{self.run_id}.{self.step}"
+        in_earlier_runs = {f"{run_id}.{self.step}" for run_id in self.earlier_runs}
+        earlier = []
+        for name in names:
+            work, _, number = name.rpartition(".")
+            retry = int(number) if number.isdecimal() else None
+            if retry is not None and (
+                work in in_earlier_runs or (work == in_this_run and retry < self.retry_number)
+            ):
+                earlier.append(name)
+        return sorted(earlier)
 
-    def _is_earlier(self, name: str) -> bool:
-        for run_id in self.earlier_runs:
-            if _retry_of(name, run_id, self.step) is not None:
-                return True
-        retry = _retry_of(name, self.run_id, self.step)
-        return retry is not None and retry < self.retry_number
+    def span(self) -> AbstractContextManager[None]:
+        """What the step sends and handles inside belongs to its span; nothing while tracing is off."""
+        attributes = {
+            "dagster.run_id": self.run_id,
+            "dagster.step": self.step,
+            "dagster.retry_number": self.retry_number,
+        }
+        return working(f"step {self.step}", attributes)
 
 
 def attempt_of(context: Context) -> Attempt:
-    """The attempt of a running step; one of its own kind where a function was called without a run."""
+    """The attempt of a running step; a unique one where a function was called without a run."""
     of_op = context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
     try:
         run, handle = of_op.run, of_op.op_handle
@@ -61,9 +75,3 @@ def attempt_of(context: Context) -> Attempt:
         retry_number=of_op.retry_number,
         earlier_runs=tuple(runs_retried_by(run, of_op.instance)),
     )
-
-
-def _retry_of(name: str, run_id: str, step: str) -> int | None:
-    prefix = f"{run_id}.{step}."
-    number = name.removeprefix(prefix)
-    return int(number) if name.startswith(prefix) and number.isdecimal() else None

@@ -1,0 +1,1 @@
+"""What happens inside a step, a tick or a check; the modules above turn it into Dagster's definitions."""

@@ -1,0 +1,56 @@
+"""Reports as Dagster metadata: counts, ids and times; never a payload, which would stay in the event log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from conquiet.consume import DrainReport
+from conquiet.queue import BacklogStats
+from dagster_conquiet.steps.timeline import Timeline
+
+Metadata = dict[str, dg.MetadataValue[Any]]
+
+_COUNTS = ("read", "handled", "skipped", "failed", "retried", "dead_lettered", "handed_back", "taken_over")
+
+
+def drain_metadata(report: DrainReport, after: BacklogStats, timeline: Timeline) -> Metadata:
+    """What a drain of a stream or of a partition did, and what it left."""
+    picture = timeline.markdown()
+    return {
+        **{name: dg.MetadataValue.int(getattr(report, name)) for name in _COUNTS},
+        "dagster/row_count": dg.MetadataValue.int(report.handled),
+        **id_range(report.first_id, report.last_id),
+        "remaining_lag": lag_value(after.lag),
+        "pending": dg.MetadataValue.int(after.pending),
+        "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
+        "stopped_by": dg.MetadataValue.text(report.stopped_by),
+        **({"messages_over_time": dg.MetadataValue.md(picture)} if picture else {}),
+    }
+
+
+def backlog_metadata(stats: BacklogStats) -> Metadata:
+    """The state of a stream and its group."""
+    ages = {
+        "oldest_undelivered_s": stats.oldest_undelivered_age_ms,
+        "oldest_pending_s": stats.oldest_pending_age_ms,
+    }
+    return {
+        "lag": lag_value(stats.lag),
+        "pending": dg.MetadataValue.int(stats.pending),
+        "length": dg.MetadataValue.int(stats.length),
+        "consumers": dg.MetadataValue.int(len(stats.consumers)),
+        **{name: dg.MetadataValue.float(age / 1000) for name, age in ages.items() if age is not None},
+    }
+
+
+def id_range(first_id: str | None, last_id: str | None) -> Metadata:
+    """The first and the last entry id; nothing if there was none."""
+    ids = {"first_id": first_id, "last_id": last_id}
+    return {name: dg.MetadataValue.text(entry_id) for name, entry_id in ids.items() if entry_id}
+
+
+def lag_value(lag: int | None) -> dg.MetadataValue[Any]:
+    """A number, or "unknown" where neither the server nor a bounded count can give one."""
+    return dg.MetadataValue.text("unknown") if lag is None else dg.MetadataValue.int(lag)

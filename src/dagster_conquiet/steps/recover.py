@@ -1,0 +1,32 @@
+"""The recovery: handles what dead steps left pending, and removes their names from the group."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from conquiet.consume import DrainReport, drain_stale
+from dagster_conquiet.config import ClaimStaleConfig
+from dagster_conquiet.specs import DrainSpec
+from dagster_conquiet.steps.attempts import Context
+from dagster_conquiet.steps.drain import opened_step, queue_of, run_drain
+from dagster_conquiet.steps.metadata import Metadata
+
+
+def recover_in_step(
+    context: Context, spec: DrainSpec, config: ClaimStaleConfig
+) -> tuple[DrainReport, Metadata]:
+    """Handle messages that are idle for `min_idle_ms`, and remove the consumers of finished runs.
+
+    A consumer that has something pending stays.
+    """
+    with opened_step(context, spec, config) as (client, attempt, limits):
+        queue = queue_of(client, spec, attempt)
+        drain_it = partial(drain_stale, queue, limits=limits, min_idle_ms=config.min_idle_ms)
+        result = run_drain(context, client, spec, drain_it)
+        removed = 0
+        for name in queue.consumer_names():
+            run = context.instance.get_run_by_id(name.partition(".")[0])
+            if name == attempt.consumer_name or (run is not None and run.is_finished):
+                removed += queue.remove_consumer(name)
+        context.log.info("removed %d consumers of finished steps", removed)
+        return result

@@ -1,0 +1,61 @@
+"""The rows of an asset's last materialisation: which entries of its stream they are, and what is in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from conquiet.errors import ConquietError
+from conquiet.queue import Client
+from conquiet.queue.connection import key_beside
+from dagster_conquiet.steps.entries import json_of_entries
+
+_PAGE = 1_000
+
+
+class RowsMissingError(ConquietError):
+    """The stream does not have exactly the rows of the last materialisation."""
+
+    def __init__(self, *, stream: str, expected: int | None, found: int) -> None:
+        self.stream = stream
+        self.expected = expected
+        self.found = found
+        published = "nothing was published yet" if expected is None else f"{expected} rows were published"
+        super().__init__(
+            f"stream {stream!r} has {found} rows where {published}; materialise the asset again; nothing "
+            "else may write to its stream or trim it"
+        )
+
+
+def remember_rows(client: Client, stream: str, ids: Sequence[str]) -> None:
+    """Store which entries were published last, beside the stream."""
+    first, last = (ids[0], ids[-1]) if ids else (None, None)
+    rows = {"stream": stream, "first_id": first, "last_id": last, "count": len(ids)}
+    client.set(_key(stream), json.dumps(rows))
+
+
+def read_rows(client: Client, stream: str) -> list[dict[str, Any]]:
+    """The rows that were published last, in their order, read a page at a time.
+
+    Raises:
+        RowsMissingError: nothing was published, or the stream has more or fewer.
+    """
+    stored: Any = client.get(_key(stream))
+    if stored is None:
+        raise RowsMissingError(stream=stream, expected=None, found=0)
+    rows = json.loads(stored)
+    read: list[dict[str, Any]] = []
+    start = rows["first_id"]
+    while start is not None:
+        page = json_of_entries(client.xrange(stream, start, rows["last_id"] or "+", count=_PAGE))
+        read += [row for _, row in page if row is not None]
+        start = f"({page[-1][0]}" if len(page) == _PAGE else None
+    if len(read) != rows["count"]:
+        raise RowsMissingError(stream=stream, expected=rows["count"], found=len(read))
+    return read
+
+
+def _key(stream: str) -> str:
+    # No part of an asset's key has a bare "@": no other asset has this stream.
+    return key_beside(stream, "@rows")
