@@ -47,15 +47,19 @@ def build_backlog_sensor(
 
     def read(client: Client) -> _Backlog:
         backlog = peek_backlog(client, stream=spec.stream, group=spec.group)
-        is_wanted = backlog.lag is None or backlog.lag >= min_lag
+        # Replayed dead letters are pending, and unlike other pending messages no step has them.
+        replayed = sum(consumer.pending for consumer in backlog.consumers if consumer.name == "replay")
+        waiting = None if backlog.lag is None else backlog.lag + replayed
         # The same for a tick that is repeated; another one when the group was given more.
         run_key = f"{spec.stream}|{spec.group}|{backlog.last_delivered_id}"
         tags = {"conquiet/stream": spec.stream, "conquiet/lag": str(backlog.lag)}
         return _Backlog(
             cursor=json.dumps([backlog.last_id, backlog.last_delivered_id, backlog.lag, backlog.pending]),
             metadata={"last_id": backlog.last_id, **backlog_metadata(backlog)},
-            wanted=[dg.RunRequest(run_key=run_key, tags=tags)] if is_wanted else [],
-            skip_reason=f"{backlog.lag} messages wait in {spec.stream!r} for {spec.group!r}, "
+            wanted=[dg.RunRequest(run_key=run_key, tags=tags)]
+            if waiting is None or waiting >= min_lag
+            else [],
+            skip_reason=f"{waiting} messages wait in {spec.stream!r} for {spec.group!r}, "
             f"fewer than {min_lag}",
         )
 

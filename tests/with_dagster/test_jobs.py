@@ -12,6 +12,7 @@ from dagster_conquiet import (
     ClaimStaleConfig,
     DrainConfig,
     DrainSpec,
+    build_backlog_sensor,
     build_claim_stale_job,
     build_claim_stale_schedule,
     build_drain_job,
@@ -175,6 +176,23 @@ def test_a_message_that_fails_too_often_is_a_dead_letter_and_can_be_replayed(
     assert len(effects_seen()) == 3
     assert pending() == 0
     assert client.xlen(dead_letter_stream(stream)) == 1
+
+
+def test_the_sensor_requests_a_run_for_replayed_dead_letters(given_up, spec, resources, instance):
+    job = build_drain_job(spec)
+    sensor = build_backlog_sensor(spec, job)
+    of_redis = {"redis_streams": resources["redis_streams"]}
+
+    def requested() -> int:
+        tick = sensor(dg.build_sensor_context(instance=instance, resources=of_redis))
+        return len(tick.run_requests or [])
+
+    before = requested()
+    build_replay_dead_letters_job(given_up).execute_in_process(resources=resources, instance=instance)
+    after_the_replay = requested()
+    job.execute_in_process(resources=resources, instance=instance)
+
+    assert (before, after_the_replay, requested()) == (0, 1, 0)
 
 
 def test_a_replay_that_died_before_it_deleted_a_letter_adds_nothing_twice(
