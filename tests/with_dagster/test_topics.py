@@ -132,7 +132,7 @@ def test_max_failures_failed_messages_of_a_partition_fail_the_step_and_are_retri
 ):
     send(6, partition=0)
 
-    with pytest.raises(dg.Failure, match="3 of them are retried later, 0 are dead letters"):
+    with pytest.raises(dg.Failure, match="3 messages are retried later, 0 are dead letters"):
         drained(build_topic_drain_asset(topic_spec("refuse_all", max_failures=3)), "0", resources, instance)
 
     assert DeadLetters(topic).count() == 0

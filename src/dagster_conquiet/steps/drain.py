@@ -56,11 +56,7 @@ def opened_step(
 ) -> Iterator[tuple[Client, Attempt, DrainLimits]]:
     """The step's client, its attempt, and its limits; an interrupt is raised when the block ends."""
     attempt, redis_streams = attempt_of(context), spec.resources.redis_of(context)
-    with (
-        attempt.span(),
-        redis_streams.connect() as client,
-        interrupts_between_messages() as is_interrupted,
-    ):
+    with attempt.span(), redis_streams.connect() as client, interrupts_between_messages() as is_interrupted:
         yield client, attempt, config.limits(is_interrupted)
 
 
@@ -85,9 +81,8 @@ def run_drain(
         context.log.warning("%s", error)
     if report.stopped_by == "max_failures":
         raise dg.Failure(
-            f"{report.retried + report.dead_lettered} messages of partition {report.partition} of topic "
-            f"{report.topic!r} failed for group {report.group!r} and ended the drain by max_failures; "
-            f"{report.retried} of them are retried later, {report.dead_lettered} are dead letters"
+            f"max_failures ended the drain of stream {report.stream!r} for group {report.group!r}: "
+            f"{report.retried} messages are retried later, {report.dead_lettered} are dead letters"
         )
     after = peek_backlog(client, stream=report.stream, group=report.group, count_limit=COUNT_LIMIT)
     return report, drain_metadata(report, after, timeline)
