@@ -1,0 +1,181 @@
+"""CommandContext: the settings, server and output of one command, from the options of every command."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from conquiet.cli.exits import ExitCode, UsageError
+from conquiet.cli.output import Output, forget_reader
+from conquiet.logs import JsonFormatter, MaskedFormatter
+from conquiet.settings import Settings
+from conquiet.tracing import enable
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from conquiet.mq import Topic
+    from conquiet.queue import Client
+
+_T = TypeVar("_T")
+
+#: A command: the context, then its own options; returns its exit code, or `None` for 0.
+Command = Callable[..., int | None]
+
+
+def _of_every_command(*names: str, **details: Any) -> Any:
+    return typer.Option(*names, rich_help_panel="Options of every command", **details)
+
+
+#: The options of every command: type and default of each.
+_COMMON: dict[str, tuple[Any, Any]] = {
+    "url": (
+        Annotated[
+            str | None,
+            _of_every_command(
+                "--url",
+                help="The server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://. "
+                "Else redis_url of the config file, else CONQUIET_REDIS_URL.",
+                metavar="URL",
+            ),
+        ],
+        None,
+    ),
+    "config": (
+        Annotated[
+            Path | None, _of_every_command("--config", help="The config file, TOML or YAML.", metavar="FILE")
+        ],
+        None,
+    ),
+    "json": (Annotated[bool, _of_every_command("--json", help="Print JSON instead of text.")], False),
+    "verbose": (
+        Annotated[bool, _of_every_command("--verbose", "-v", help="Log at level info to stderr.")],
+        False,
+    ),
+    "log_format": (
+        Annotated[
+            str | None,
+            _of_every_command(
+                "--log-format", help="How to log: text, or json for one object per line.", metavar="FORMAT"
+            ),
+        ],
+        None,
+    ),
+}
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Change nothing, only show what would be done.")
+]
+GroupOption = Annotated[
+    str | None,
+    typer.Option("--group", "-g", help="The consumer group; else the setting `group`.", metavar="GROUP"),
+]
+
+
+class CommandContext:
+    """The settings and the output of one command, and what it opens."""
+
+    def __init__(self, settings: Settings, output: Output) -> None:
+        self.settings = settings
+        self.output = output
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """A client for as long as the block lasts."""
+        from conquiet.queue import open_client
+        from conquiet.queue.connection import visible_errors
+
+        # A cluster client connects at once; its failure is one of Redis, too.
+        with visible_errors("connect", stream="(server)", group=None):
+            client = open_client(self.settings.redis_url)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    @contextmanager
+    def topic(self, name: str) -> Iterator[Topic]:
+        """A topic or plain stream by its name."""
+        from conquiet.mq import Topics
+
+        with self.client() as client:
+            yield Topics(client).open(name)
+
+    @contextmanager
+    def engine(self, url: str | None) -> Iterator[Engine | None]:
+        """An engine on the database of the option, else of the settings, else none."""
+        from conquiet.db.engine import open_engine
+
+        wanted = url or self.settings.database_url
+        if wanted is None:
+            yield None
+            return
+        engine = open_engine(wanted)
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+    def group(self, given: str | None) -> str:
+        """The group of the option, else of the settings.
+
+        Raises:
+            UsageError: neither names one.
+        """
+        name = given or self.settings.group
+        if name is None:
+            raise UsageError("Give the consumer group: --group, or the setting `group`.")
+        return name
+
+    def confirmed(
+        self, change: Callable[[bool], _T], question: Callable[[_T], str], *, yes: bool, dry_run: bool
+    ) -> _T:
+        """Make a change after it was tried as a dry run and confirmed; `change` takes whether it is one."""
+        result = change(True)
+        if not dry_run:
+            self.output.confirm(question(result), is_yes=yes)
+            result = change(False)
+        return result
+
+
+def command(function: Command) -> Command:
+    """A command as typer takes it: its first parameter, the context, becomes the options of every command."""
+    hints = get_type_hints(function, include_extras=True)
+    _, *own = inspect.signature(function).parameters.values()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+
+    @functools.wraps(function)
+    def run(
+        *, url: str | None, config: Path | None, json: bool, verbose: bool, log_format: str | None, **own: Any
+    ) -> int | None:
+        level = "info" if verbose else None
+        settings = Settings.load(config=config, redis_url=url, log_level=level, log_format=log_format)
+        handler = logging.StreamHandler()
+        text = MaskedFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        handler.setFormatter(JsonFormatter() if settings.log_format == "json" else text)
+        logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+        if settings.is_tracing:
+            enable(payload_field=settings.tracing_field)
+        try:
+            return function(CommandContext(settings, Output(is_json=json)), **own)
+        except BrokenPipeError:
+            forget_reader()
+            return ExitCode.DONE
+
+    parameters = [each.replace(annotation=hints[each.name], kind=keyword) for each in own]
+    parameters += [
+        inspect.Parameter(name, keyword, default=default, annotation=kind)
+        for name, (kind, default) in _COMMON.items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer looks here
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del run.__wrapped__
+    return run
