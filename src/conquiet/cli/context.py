@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
@@ -30,45 +31,37 @@ _T = TypeVar("_T")
 Command = Callable[..., int | None]
 
 
-def _of_every_command(*names: str, **details: Any) -> Any:
-    return typer.Option(*names, rich_help_panel="Options of every command", **details)
+def _of_every_command(*names: str, text: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=text, metavar=metavar, rich_help_panel="Options of every command")
 
 
-#: The options of every command: type and default of each.
-_COMMON: dict[str, tuple[Any, Any]] = {
-    "url": (
-        Annotated[
-            str | None,
-            _of_every_command(
-                "--url",
-                help="The server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://. "
-                "Else redis_url of the config file, else CONQUIET_REDIS_URL.",
-                metavar="URL",
-            ),
-        ],
-        None,
-    ),
-    "config": (
-        Annotated[
-            Path | None, _of_every_command("--config", help="The config file, TOML or YAML.", metavar="FILE")
-        ],
-        None,
-    ),
-    "json": (Annotated[bool, _of_every_command("--json", help="Print JSON instead of text.")], False),
-    "verbose": (
-        Annotated[bool, _of_every_command("--verbose", "-v", help="Log at level info to stderr.")],
-        False,
-    ),
-    "log_format": (
-        Annotated[
-            str | None,
-            _of_every_command(
-                "--log-format", help="How to log: text, or json for one object per line.", metavar="FORMAT"
-            ),
-        ],
-        None,
-    ),
-}
+@dataclass(frozen=True, slots=True)
+class CommonOptions:
+    """The options of every command."""
+
+    url: Annotated[
+        str | None,
+        _of_every_command(
+            "--url",
+            text="The server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://. "
+            "Else redis_url of the config file, else CONQUIET_REDIS_URL.",
+            metavar="URL",
+        ),
+    ] = None
+    config: Annotated[
+        Path | None, _of_every_command("--config", text="The config file, TOML or YAML.", metavar="FILE")
+    ] = None
+    json: Annotated[bool, _of_every_command("--json", text="Print JSON instead of text.")] = False
+    verbose: Annotated[bool, _of_every_command("--verbose", "-v", text="Log at level info to stderr.")] = (
+        False
+    )
+    log_format: Annotated[
+        str | None,
+        _of_every_command(
+            "--log-format", text="How to log: text, or json for one object per line.", metavar="FORMAT"
+        ),
+    ] = None
+
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[
@@ -83,9 +76,20 @@ GroupOption = Annotated[
 class CommandContext:
     """The settings and the output of one command, and what it opens."""
 
-    def __init__(self, settings: Settings, output: Output) -> None:
-        self.settings = settings
-        self.output = output
+    def __init__(self, options: CommonOptions) -> None:
+        self.settings = settings = Settings.load(
+            config=options.config,
+            redis_url=options.url,
+            log_level="info" if options.verbose else None,
+            log_format=options.log_format,
+        )
+        self.output = Output(is_json=options.json)
+        handler = logging.StreamHandler()
+        text = MaskedFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        handler.setFormatter(JsonFormatter() if settings.log_format == "json" else text)
+        logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+        if settings.is_tracing:
+            enable(payload_field=settings.tracing_field)
 
     @contextmanager
     def client(self) -> Iterator[Client]:
@@ -147,35 +151,35 @@ class CommandContext:
 
 
 def command(function: Command) -> Command:
-    """A command as typer takes it: its first parameter, the context, becomes the options of every command."""
+    """A command as typer takes it: a parameter that is a dataclass becomes the options of its fields."""
     hints = get_type_hints(function, include_extras=True)
-    _, *own = inspect.signature(function).parameters.values()
-    keyword = inspect.Parameter.KEYWORD_ONLY
+    bundles: dict[str, type] = {"context": CommonOptions}
+    bundles |= {name: kind for name, kind in hints.items() if is_dataclass(kind) and isinstance(kind, type)}
 
     @functools.wraps(function)
-    def run(
-        *, url: str | None, config: Path | None, json: bool, verbose: bool, log_format: str | None, **own: Any
-    ) -> int | None:
-        level = "info" if verbose else None
-        settings = Settings.load(config=config, redis_url=url, log_level=level, log_format=log_format)
-        handler = logging.StreamHandler()
-        text = MaskedFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-        handler.setFormatter(JsonFormatter() if settings.log_format == "json" else text)
-        logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
-        if settings.is_tracing:
-            enable(payload_field=settings.tracing_field)
+    def run(**given: Any) -> int | None:
+        for name, kind in bundles.items():
+            given[name] = kind(**{option.name: given.pop(option.name) for option in fields(kind)})
         try:
-            return function(CommandContext(settings, Output(is_json=json)), **own)
+            return function(CommandContext(given.pop("context")), **given)
         except BrokenPipeError:
             forget_reader()
             return ExitCode.DONE
 
-    parameters = [each.replace(annotation=hints[each.name], kind=keyword) for each in own]
-    parameters += [
-        inspect.Parameter(name, keyword, default=default, annotation=kind)
-        for name, (kind, default) in _COMMON.items()
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer looks here
+    # The options of every command come last in its help.
+    _, *own = inspect.signature(function).parameters.values()
+    parameters = []
+    for parameter in (*own, inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY)):
+        if parameter.name not in bundles:
+            parameters.append(parameter.replace(annotation=hints[parameter.name]))
+            continue
+        options = get_type_hints(bundles[parameter.name], include_extras=True)
+        parameters += [
+            parameter.replace(name=option.name, default=option.default, annotation=options[option.name])
+            for option in fields(bundles[parameter.name])
+        ]
+    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]  # typer looks here
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del run.__wrapped__
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,45 +32,50 @@ Database = Annotated[
 UseInbox = Annotated[
     bool, typer.Option("--inbox", help="Remember what was handled, so that its effects happen once.")
 ]
-# Limits that are not given are those of DrainLimits, which is not imported to show help.
-MaxMessages = Annotated[
-    int | None, typer.Option("--max-messages", min=0, help="Stop after so many; 0 is no limit.")
-]
-MaxDuration = Annotated[int | None, duration_option("--max-duration", "Begin no message after this time.")]
-MaxFailures = Annotated[
-    int | None, typer.Option("--max-failures", min=0, help="Stop after so many failures; 0 is no limit.")
-]
-MaxDeliveries = Annotated[
-    int | None,
-    typer.Option(
-        "--max-deliveries", min=0, help="Streams: delivered more often, a message becomes a dead letter."
-    ),
-]
-OnError = Annotated[
-    str | None,
-    typer.Option(
-        "--on-error", help="`raise` stops at the first failure, `continue` goes on.", metavar="WHAT"
-    ),
-]
-BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", min=1, help="The most messages that one read asks for.")
-]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """The options of `DrainLimits`, which is not imported to show help: what is not given is as it says."""
+
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", min=0, help="Stop after so many; 0 is no limit.")
+    ] = None
+    max_duration: Annotated[
+        int | None, duration_option("--max-duration", "Begin no message after this time.")
+    ] = None
+    max_failures: Annotated[
+        int | None, typer.Option("--max-failures", min=0, help="Stop after so many failures; 0 is no limit.")
+    ] = None
+    max_deliveries: Annotated[
+        int | None,
+        typer.Option(
+            "--max-deliveries", min=0, help="Streams: delivered more often, a message becomes a dead letter."
+        ),
+    ] = None
+    on_error: Annotated[
+        str | None,
+        typer.Option(
+            "--on-error", help="`raise` stops at the first failure, `continue` goes on.", metavar="WHAT"
+        ),
+    ] = None
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="The most messages that one read asks for.")
+    ] = None
+
+    def drain_limits(self, stopping: Stopping, *, idle_ms: int | None = None) -> DrainLimits:
+        """The limits of a drain that a signal stops."""
+        from conquiet.consume import DrainLimits
+
+        given = {**asdict(self), "idle_ms": idle_ms}
+        duration_ms = given.pop("max_duration")
+        given["max_duration_s"] = duration_ms and duration_ms / 1000
+        chosen: dict[str, Any] = {name: value or None for name, value in given.items() if value is not None}
+        return DrainLimits(should_stop=stopping.is_stopping, **chosen)
+
 
 #: The counts of a report.
 COUNTS = ("read", "handled", "skipped", "failed", "retried", "dead_lettered", "handed_back", "taken_over")
-
-
-def drain_limits(stopping: Stopping, *, max_duration_ms: int | None, **given: Any) -> DrainLimits:
-    """The limits of the options; each that was not given is as `DrainLimits` has it."""
-    from conquiet.consume import DrainLimits
-
-    if max_duration_ms is not None:
-        given["max_duration_s"] = max_duration_ms / 1000
-    chosen: dict[str, Any] = {name: value or None for name, value in given.items() if value is not None}
-    try:
-        return DrainLimits(should_stop=stopping.is_stopping, **chosen)
-    except ValueError as error:
-        raise UsageError(f"{error}.") from error
 
 
 def load(reference: str) -> Callable[..., Any]:

@@ -9,15 +9,9 @@ import typer
 
 from conquiet.cli.context import CommandContext, DryRunOption, GroupOption
 from conquiet.cli.drains import (
-    BatchSize,
     Database,
-    MaxDeliveries,
-    MaxDuration,
-    MaxFailures,
-    MaxMessages,
-    OnError,
+    LimitOptions,
     UseInbox,
-    drain_limits,
     inbox_if,
     load,
     needed,
@@ -31,6 +25,7 @@ from conquiet.cli.values import duration_option
 def claim_stale(
     context: CommandContext,
     name: Annotated[str, typer.Argument(help="The key of a plain stream.", metavar="STREAM")],
+    limits: LimitOptions,
     group: GroupOption = None,
     min_idle: Annotated[
         int | None, duration_option("--min-idle", "Pending, and not touched for so long.")
@@ -41,12 +36,6 @@ def claim_stale(
     to: Annotated[str | None, typer.Option("--to", help="Or give them to this consumer.")] = None,
     database: Database = None,
     inbox: UseInbox = False,
-    max_messages: MaxMessages = None,
-    max_duration: MaxDuration = None,
-    max_failures: MaxFailures = None,
-    max_deliveries: MaxDeliveries = None,
-    on_error: OnError = None,
-    batch_size: BatchSize = None,
     dry_run: DryRunOption = False,
 ) -> int:
     """Take over what dead consumers of a stream left pending, and handle it or give it to a consumer.
@@ -61,18 +50,10 @@ def claim_stale(
     config = QueueConfig(name, group, to or unique_consumer_name("cli"))
     min_idle_ms = config.claim_idle_ms if min_idle is None else min_idle
     with Stopping() as stopping, context.topic(name) as topic, context.engine(database) as engine:
-        limits = drain_limits(
-            stopping,
-            max_messages=max_messages,
-            max_duration_ms=max_duration,
-            max_failures=max_failures,
-            max_deliveries=max_deliveries,
-            on_error=on_error,
-            batch_size=batch_size,
-        )
+        used = limits.drain_limits(stopping)
         if topic.layout != "legacy":
             raise UsageError(f"{name!r} is a topic: `conquiet drain` takes over what dead owners left.")
-        most = limits.max_messages or 10_000
+        most = used.max_messages or 10_000
         # Also checks that the group is there: a queue would create it.
         stale = MqAdmin(topic.client).pending(topic, group, min_idle_ms=min_idle_ms, limit=most)
         ids = [entry.id for entry in stale.entries]
@@ -80,7 +61,7 @@ def claim_stale(
             raise UsageError("Give --handler package.module:function, or --to CONSUMER.")
         if not dry_run and handler is not None:
             function, into, queue = load(handler), needed(engine), RedisStreamsQueue(topic.client, config)
-            run = partial(drain_stale, queue, function, into, limits, inbox=inbox_if(inbox))
+            run = partial(drain_stale, queue, function, into, used, inbox=inbox_if(inbox))
             return run_stream_drain(context, queue, partial(run, min_idle_ms=min_idle_ms), keeps_name=False)
         if not dry_run:
             delivery, _ = RedisStreamsQueue(topic.client, config).claim_page(min_idle_ms, most)

@@ -12,16 +12,10 @@ import typer
 from conquiet.cli.context import CommandContext, GroupOption
 from conquiet.cli.drains import (
     COUNTS,
-    BatchSize,
     Database,
     HandlerName,
-    MaxDeliveries,
-    MaxDuration,
-    MaxFailures,
-    MaxMessages,
-    OnError,
+    LimitOptions,
     UseInbox,
-    drain_limits,
     inbox_if,
     load,
     needed,
@@ -42,18 +36,13 @@ def drain(
     context: CommandContext,
     name: Name,
     handler: HandlerName,
+    limits: LimitOptions,
     group: GroupOption = None,
     database: Database = None,
     inbox: UseInbox = False,
-    max_messages: MaxMessages = None,
-    max_duration: MaxDuration = None,
     idle: Annotated[
         int | None, duration_option("--idle", "End when there was nothing to read for so long.")
     ] = None,
-    max_failures: MaxFailures = None,
-    max_deliveries: MaxDeliveries = None,
-    on_error: OnError = None,
-    batch_size: BatchSize = None,
     consumer: Annotated[
         str | None,
         typer.Option("--consumer", help="The consumer's name; else a unique one.", metavar="NAME"),
@@ -74,30 +63,21 @@ def drain(
 
     function, group = load(handler), context.group(group)
     with Stopping() as stopping, context.topic(name) as topic, context.engine(database) as engine:
-        limits = drain_limits(
-            stopping,
-            max_messages=max_messages,
-            max_duration_ms=max_duration,
-            idle_ms=idle,
-            max_failures=max_failures,
-            max_deliveries=max_deliveries,
-            on_error=on_error,
-            batch_size=batch_size,
-        )
+        used = limits.drain_limits(stopping, idle_ms=idle)
         consumer_name = consumer or unique_consumer_name("cli")
         if topic.layout == "legacy":
             if partition:
                 raise UsageError(f"{name!r} is a plain stream and has no partitions.")
             into = needed(engine)
             queue = RedisStreamsQueue(topic.client, QueueConfig(name, group, consumer_name))
-            run = partial(consume.drain, queue, function, into, limits, inbox=inbox_if(inbox))
+            run = partial(consume.drain, queue, function, into, used, inbox=inbox_if(inbox))
             return run_stream_drain(context, queue, run, keeps_name=consumer is not None)
-        if max_deliveries is not None:
+        if used.max_deliveries is not None:
             raise UsageError("--max-deliveries is for streams; a topic has its retry policy.")
         config = ConsumerConfig(consumer_name=consumer_name)
         run = partial(drain_partition, topic, group=group, handler=function, engine=engine, config=config)
         return _drain_partitions(
-            context, topic.name, partition or topic.partitions, limits, partial(run, inbox=inbox_if(inbox))
+            context, topic.name, partition or topic.partitions, used, partial(run, inbox=inbox_if(inbox))
         )
 
 
