@@ -23,7 +23,7 @@ def refuse_three(msg, session):
         raise ValueError("no three for redis://worker:tr0ub4dor@db.internal")
 
 
-def give_up(msg):
+def give_up(msg, *_session):
     """Makes a dead letter of everything."""
     return DeadLetter("given up")
 

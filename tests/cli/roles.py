@@ -7,7 +7,7 @@ from functools import partial
 
 from sqlalchemy import create_engine
 
-from conquiet import QueueConfig, QueueConsumer, RedisStreamsQueue, drain, drain_stale
+from conquiet import DrainLimits, QueueConfig, QueueConsumer, RedisStreamsQueue, drain, drain_stale
 from conquiet.mq import (
     ConsumerConfig,
     DeadLetter,
@@ -19,14 +19,12 @@ from conquiet.mq import (
     Retry,
     RetryPolicy,
     Topics,
-    WorkerConfig,
     drain_partition,
 )
 from conquiet.mq.own.leases import LeaseStore
-from conquiet.operations import diagnose, look_at_servers, look_at_topic, take_samples
+from conquiet.operations import diagnose, server_facts, take_samples, topic_facts
 from conquiet.queue import StreamWriter, peek_backlog
 from tests.eventually import eventually
-from tests.with_redis.mq.by_hand import write_letter
 
 STREAM = "orders"
 TOPIC = "orders"
@@ -42,21 +40,23 @@ def stream_producer(client) -> None:
 
 
 def stream_consumer(client) -> None:
-    """Reads, acks, claims, renews, hands back, quarantines, and looks at its backlog."""
+    """Reads, acks, claims, renews, hands back, gives up, and looks at its backlog."""
     engine = create_engine("sqlite://")
     with queue_of(client, "worker-1") as queue:
         (first,) = queue.read(50)
         (second,) = queue.ack_and_read([first.id], 50)
         assert queue.renew([second]) == [second]
         assert queue.hand_back([second]) == [second]
-        assert drain(queue, lambda msg, session: None, engine, max_messages=3, idle_ms=50).handled == 3
+        assert drain(queue, accept, engine, DrainLimits(max_messages=3, idle_ms=50)).handled == 3
         QueueConsumer(queue).next(50)
     with queue_of(client, "worker-2") as other:
-        report = drain(other, lambda msg, session: None, engine, 2, idle_ms=50, take_over_from=["worker-1"])
+        limits = DrainLimits(max_messages=2, idle_ms=50)
+        report = drain(other, accept, engine, limits, take_over_from=["worker-1"])
         assert report.handled == 2
         other.read(50, count=2)
     with queue_of(client, "worker-3") as last:
-        assert drain_stale(last, fail_once, engine, 1, min_idle_ms=0, max_deliveries=1).quarantined == 1
+        limits = DrainLimits(max_messages=1, max_deliveries=1)
+        assert drain_stale(last, fail_once, engine, limits, min_idle_ms=0).dead_lettered == 1
         last.claim_stale(0)
         last.backlog_stats()
     peek_backlog(client, stream=STREAM, group=GROUP)
@@ -70,16 +70,20 @@ def queue_of(client, name: str) -> RedisStreamsQueue:
     return RedisStreamsQueue(client, config(name))
 
 
+def accept(msg, session) -> None:
+    """Handles everything."""
+
+
 def fail_once(msg, session) -> None:
-    raise AssertionError("a message that is quarantined is not handled")
+    raise AssertionError("a message that was delivered too often is not handled")
 
 
 def leave_stream_consumers(client) -> None:
     """What an administrator finds: a consumer with a message, one without, and three dead letters."""
     queue_of(client, "holds-one").read(50)
-    gone = queue_of(client, "gone")
-    for msg in gone.read(50, count=3):
-        write_letter(gone, msg)
+    drain(
+        queue_of(client, "gone"), give_up, create_engine("sqlite://"), DrainLimits(max_messages=3, idle_ms=50)
+    )
     # The stream is also consumed as a partition.
     assert LeaseStore(Topics(client).open(STREAM), GROUP).acquire(0, "worker-1", 60_000) is not None
 
@@ -88,10 +92,10 @@ def leave_dead_letters(client) -> None:
     """Every message of the topic, given up."""
     topic = Topics(client).open(TOPIC)
     for partition in topic.partitions:
-        drain_partition(topic, partition, ADMINISTERED, give_up, max_messages=100, idle_ms=20)
+        drain_partition(topic, partition, ADMINISTERED, give_up, limits=DrainLimits(idle_ms=20))
 
 
-def give_up(msg):
+def give_up(msg, *_session):
     return DeadLetter("given up")
 
 
@@ -104,10 +108,10 @@ def leave_mq_group(client) -> None:
 
 def doctor(client, name: str) -> None:
     """Every fact that the doctor can have."""
-    servers = look_at_servers(client)
+    servers = server_facts(client)
     assert servers[0].config is not None
     assert servers[0].missing_commands == ()
-    diagnose(servers, [look_at_topic(client, name)])
+    diagnose(servers, [topic_facts(client, name)])
 
 
 def stream_admin(client) -> None:
@@ -159,7 +163,7 @@ def mq_consumer(client) -> None:
     retry = RetryPolicy(base_delay_ms=1)
     for mode in ("in_place", "requeue"):
         settings = ConsumerConfig(
-            retry=retry, retry_mode=mode, lease_ttl_ms=600, max_outage_s=0.2, worker=WorkerConfig(block_ms=20)
+            retry=retry, retry_mode=mode, lease_ttl_ms=600, max_outage_s=0.2, block_ms=20
         )
         consumer = PartitionConsumer(topic, f"{GROUP}-{mode}", handle, config=settings)
         run_until(consumer, partial(has_settled, topic, f"{GROUP}-{mode}", seen))
@@ -169,7 +173,7 @@ def mq_consumer(client) -> None:
         seen.clear()
     for handler in (lambda msg: Retry(60_000), handle):  # the second owner meets retries that wait
         for partition in topic.partitions:
-            drain_partition(topic, partition, GROUP, handler, max_messages=100, idle_ms=30)
+            drain_partition(topic, partition, GROUP, handler, limits=DrainLimits(idle_ms=30))
 
 
 def has_settled(topic, group: str, seen: list[object]) -> bool:

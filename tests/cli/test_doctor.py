@@ -13,8 +13,8 @@ from conquiet.operations import (
     ServerFacts,
     TopicFacts,
     diagnose,
-    look_at_servers,
-    look_at_topic,
+    server_facts,
+    topic_facts,
     worst_level,
 )
 from conquiet.queue import ConsumerBacklog, open_client
@@ -160,7 +160,7 @@ def test_facts_of_each_kind_of_server(run_on_each, client, server_url, stream):
     run_on_each("enqueue", stream, '{"n": 1}')
 
     with open_client(server_url) as opened:
-        (facts,) = look_at_servers(opened)
+        (facts,) = server_facts(opened)
 
     assert facts.product in ("Redis", "Valkey")
     assert facts.redis_version >= (6, 2)
@@ -207,14 +207,14 @@ def test_a_dead_consumer_is_found_among_living_ones(run, stream, valkey, valkey_
     run("enqueue", stream, typed='{"n": 1}\n{"n": 2}\n')
     with RedisStreamsQueue.from_url(valkey_url, QueueConfig(stream, "billing", "dead")) as queue:
         queue.read(50)
-    facts = look_at_topic(valkey, stream)
+    facts = topic_facts(valkey, stream)
     ((consumer,),) = [group.consumers for group in facts.groups]
     long_ago = dataclasses.replace(consumer, idle_ms=10 * MINUTE)
     aged = dataclasses.replace(facts, groups=(dataclasses.replace(facts.groups[0], consumers=(long_ago,)),))
 
     assert found(HEALTHY, topics=[facts]) == set()
     (finding,) = [one for one in diagnose([HEALTHY], [aged]) if one.check == "dead-consumer"]
-    assert "dead holds 1 messages" in finding.text
+    assert "dead has 1 messages pending" in finding.text
     assert f"conquiet claim-stale {stream} --group billing" in finding.to_do
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from conquiet import QueueConfig, RedisStreamsQueue
+from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue
 from conquiet.mq import Topics, drain_partition
 
 HANDLERS = "tests.cli.handlers"
@@ -69,7 +69,7 @@ def test_a_log_in_json_names_the_message_that_failed(run, stream, database):
     assert "trace_id" not in line
 
 
-def test_a_message_that_was_delivered_too_often_is_quarantined(run, stream, database, valkey):
+def test_a_message_that_was_delivered_too_often_is_a_dead_letter(run, stream, database):
     fill(run, stream, 3)
     drain(run, stream, "refuse_three", *database, "--consumer", "same")
 
@@ -77,8 +77,8 @@ def test_a_message_that_was_delivered_too_often_is_quarantined(run, stream, data
         run, stream, "refuse_three", *database, "--consumer", "same", "--max-deliveries", "1", "--json"
     )
 
-    assert ran.json["quarantined"] == 1
-    assert valkey.xlen(f"{{{stream}}}:quarantine") == 1
+    assert (ran.code, ran.json["dead_lettered"]) == (1, 1)
+    assert run("dlq", "list", stream, "--json").json["letters"][0]["payload"] == {"n": 3}
 
 
 def test_a_drain_under_a_name_of_its_own_leaves_no_consumer_behind(run, stream, database):
@@ -125,7 +125,8 @@ def test_a_partition_in_other_hands_is_told(run, topic, valkey):
     def drain_meanwhile(msg):
         codes.append(drain(run, topic, "accept_alone", "--json"))
 
-    drain_partition(Topics(valkey).open(topic), 0, "billing", drain_meanwhile, max_messages=1, idle_ms=50)
+    limits = DrainLimits(max_messages=1, idle_ms=50)
+    drain_partition(Topics(valkey).open(topic), 0, "billing", drain_meanwhile, limits=limits)
 
     (ran,) = codes
     assert (ran.code, ran.json["busy"]) == (4, [0])
@@ -178,7 +179,7 @@ def test_a_database_that_cannot_be_used_has_its_own_exit_code(run, stream, tmp_p
 
 @pytest.fixture
 def left_behind(run, stream, valkey_url):
-    """Two messages in the hands of a consumer that is dead."""
+    """Two messages that are pending at a dead consumer."""
     fill(run, stream, 2)
     with RedisStreamsQueue.from_url(valkey_url, QueueConfig(stream, "billing", "dead")) as queue:
         return [msg.id for msg in queue.read(50, count=2)]

@@ -34,7 +34,7 @@ def test_one_bad_line_is_named_and_nothing_is_added(run, stream, valkey):
     ran = run("enqueue", stream, typed='{"n": 1}\n[2]\n')
 
     assert ran.code == 2
-    assert "Line 2 of stdin is no message" in ran.err
+    assert "Line 2 of stdin is not a message" in ran.err
     assert not valkey.exists(stream)
 
 
@@ -68,7 +68,7 @@ def test_options_of_topics_are_refused_for_a_stream(run, stream, valkey):
     ran = run("enqueue", stream, '{"n": 1}', "--key", "anna")
 
     assert ran.code == 2
-    assert "is no topic" in ran.err
+    assert "is not a topic" in ran.err
     assert not valkey.exists(stream)
 
 
@@ -77,6 +77,6 @@ def test_what_is_no_payload_is_refused_with_its_reason(run, stream):
         ran = run("enqueue", stream, payload)
 
         assert ran.code == 2
-        assert "The payload is no message" in ran.err
+        assert "The payload is not a message" in ran.err
     assert run("enqueue", stream, '{"n": 1}', "--file", "x").code == 2
     assert "cannot be read" in run("enqueue", stream, "--file", "missing.jsonl").err

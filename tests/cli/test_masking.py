@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from conquiet import (
+    DrainLimits,
     EmbeddedServer,
     Inbox,
     QueueConfig,
@@ -31,6 +32,7 @@ from conquiet.errors import DbError, DrainError, DrainFailure, text_of
 from conquiet.masking import mask, remember_secret, scrub
 from conquiet.mq import ConsumerConfig, MqAdmin, Producer, RetryPolicy, Topics, drain_partition
 from conquiet.settings import Settings
+from tests.cli.handlers import accept
 from tests.cli.test_settings import everything_of
 from tests.services import free_port, redis_binary, unavailable
 
@@ -168,12 +170,13 @@ def test_no_failing_call_tells_a_password_of_the_database(
     caplog.clear()
     url = form.format(p=quote(password, safe="") if is_encoded else password, port=dead_port)
     shown = ""
+    limits = DrainLimits(max_messages=1, idle_ms=10)
     with RedisStreamsQueue.from_url(valkey_url, QueueConfig(stream, "billing", "worker")) as queue:
         for make in (open_engine, str):
             for inbox in (Inbox(), None):
                 queue.enqueue({"n": 1})
                 try:
-                    drain(queue, lambda msg, session: None, make(url), 1, idle_ms=10, inbox=inbox)
+                    drain(queue, accept, make(url), limits, inbox=inbox)
                 except Exception as error:
                     shown += "".join(traceback.format_exception(error)) + everything_of(error)
 
@@ -227,7 +230,7 @@ def test_a_dead_letter_holds_no_password_of_the_error_that_made_it(valkey_url, s
         topic = Topics(client).create(stream.replace(":", "-"))
         Producer(client).send(topic.name, {"n": 1})
         config = ConsumerConfig(retry=RetryPolicy(max_attempts=1))
-        drain_partition(topic, 0, "billing", fail, max_messages=1, idle_ms=50, config=config)
+        drain_partition(topic, 0, "billing", fail, limits=DrainLimits(idle_ms=50), config=config)
         (stored,) = client.xrange(topic.keys.dead_letters(0))
 
     assert b"cannot reach" in stored[1][b"data"]

@@ -9,7 +9,6 @@ import pytest
 from conquiet import QueueConfig, RedisStreamsQueue
 from conquiet.mq import Topics
 from tests.cli.test_drain import drain, fill
-from tests.with_redis.mq.by_hand import write_letter
 
 
 @pytest.fixture
@@ -150,10 +149,10 @@ def test_letters_are_shown_in_full_and_replayed_once(run, letters, topic):
 
 def test_letters_of_a_stream_are_seen_and_replayed_as_those_of_a_topic(run_on_each, stream, make_queue):
     fill(run_on_each, stream, 2)
-    queue = make_queue()
-    messages = queue.read(50, count=2)
-    for msg in messages:
-        write_letter(queue, msg)
+    messages = make_queue().read(50, count=2)
+    database = ("--database", "sqlite:///x.db", "--consumer", "worker-1")
+    ran = drain(run_on_each, stream, "refuse_three", *database, "--max-deliveries", "1")
+    assert (ran.code, "2 dead lettered" in ran.out) == (1, True)
 
     listed = run_on_each("dlq", "list", stream, "--json").json
     first, second = (letter["id"] for letter in listed["letters"])
@@ -255,7 +254,7 @@ def test_watch_tells_rates_between_two_looks(run_on_each, stream, client):
     fill(run_on_each, stream, 2)
     drain(run_on_each, stream, "accept", "--database", "sqlite:///x.db")
 
-    looks = run_on_each("watch", stream, "--looks", "2", "--interval", "0.1", "--json").out.splitlines()
+    looks = run_on_each("watch", stream, "--samples", "2", "--interval", "0.1", "--json").out.splitlines()
 
     first, second = map(json.loads, looks)
     assert (first["lag"], first["pending"], first["length"]) == (0, 0, 2)

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from conquiet.errors import (
-    ConquietError,
-    DbError,
-    DrainError,
-    EmbeddedServerError,
-    LeaseLostError,
-    QueueError,
-    SettingsError,
-    TopicError,
-)
+from conquiet import errors
 
 
 class ExitCode(IntEnum):
@@ -26,11 +17,11 @@ class ExitCode(IntEnum):
     USAGE = 2
     #: A call to Redis failed.
     REDIS = 3
-    #: A topic, group or letter is not there, or somebody else has it.
+    #: A topic, group or letter is not there, or another consumer owns it.
     NOT_THERE = 4
     #: The database could not be used.
     DATABASE = 5
-    #: It would change something for good, and nobody said yes.
+    #: It would change something for good, and was not confirmed.
     NOT_CONFIRMED = 6
     #: The embedded server did not start, or ended by itself.
     SERVER = 7
@@ -42,24 +33,25 @@ class ExitCode(IntEnum):
     BUG = 70
 
 
-class NotConfirmedError(ConquietError):
-    """Nobody said yes; nothing was changed."""
+class NotConfirmedError(errors.ConquietError):
+    """The change was not confirmed; nothing was changed."""
 
 
-class UsageError(ConquietError):
+class UsageError(errors.ConquietError):
     """Arguments that do not go together."""
 
 
 _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (NotConfirmedError, ExitCode.NOT_CONFIRMED),
     (UsageError, ExitCode.USAGE),
-    (SettingsError, ExitCode.USAGE),
-    (DrainError, ExitCode.FAILED),
-    (LeaseLostError, ExitCode.NOT_THERE),
-    (TopicError, ExitCode.NOT_THERE),
-    (DbError, ExitCode.DATABASE),
-    (EmbeddedServerError, ExitCode.SERVER),
-    (QueueError, ExitCode.REDIS),
+    (errors.SettingsError, ExitCode.USAGE),
+    (errors.DrainError, ExitCode.FAILED),
+    (errors.MessageRejectedError, ExitCode.FAILED),
+    (errors.LeaseLostError, ExitCode.NOT_THERE),
+    (errors.TopicError, ExitCode.NOT_THERE),
+    (errors.DbError, ExitCode.DATABASE),
+    (errors.EmbeddedServerError, ExitCode.SERVER),
+    (errors.QueueError, ExitCode.REDIS),
     (ImportError, ExitCode.USAGE),
     # What the library refuses of its arguments: the values came from the command line.
     (ValueError, ExitCode.USAGE),

@@ -1,12 +1,11 @@
-"""How a command that fails tells so: one sentence on stderr, an exit code, no password."""
+"""What a command that fails prints: one sentence on stderr, an exit code, no password."""
 
 from __future__ import annotations
 
 import json
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -17,7 +16,7 @@ from conquiet.masking import mask, remember_url
 
 
 class ConquietGroup(TyperGroup):
-    """The root command: whatever leaves a command becomes a sentence and an exit code here."""
+    """The root command: every error that leaves a command becomes a sentence and an exit code here."""
 
     def main(
         self,
@@ -33,47 +32,28 @@ class ConquietGroup(TyperGroup):
         # The parser repeats an argument in the wrong place: its password must be known by then.
         for argument in arguments:
             remember_url(argument)
-        run = partial(
-            super().main, args=arguments, prog_name=prog_name or "conquiet", standalone_mode=False, **extra
-        )
-        sys.exit(_ended(run, is_json="--json" in arguments))
+        try:
+            code = super().main(arguments, prog_name or "conquiet", standalone_mode=False, **extra)
+        except (typer.Abort, KeyboardInterrupt):
+            code = ExitCode.INTERRUPTED
+        except Exception as error:  # noqa: BLE001 -- it becomes an exit code and a sentence
+            code = _print_error(error, is_json="--json" in arguments)
+        sys.exit(int(code or 0))
 
 
-def _ended(run: Callable[[], Any], *, is_json: bool) -> int:
-    try:
-        code = run()
-    except typer.TyperException as error:
-        return _tell(_usage_of(error), code=error.exit_code, kind="UsageError", is_json=is_json)
-    except (typer.Abort, KeyboardInterrupt):
-        return ExitCode.INTERRUPTED
-    except Exception as error:  # noqa: BLE001 -- it becomes an exit code and a sentence
-        code = exit_code_of(error)
-        text = str(error) if code != ExitCode.BUG else _report(error)
-        return _tell(text, code=code, kind=type(error).__name__, is_json=is_json)
-    return int(code or 0)
-
-
-def _tell(text: str, *, code: int, kind: str, is_json: bool) -> int:
+def _print_error(error: Exception, *, is_json: bool) -> int:
+    code, kind, text = int(exit_code_of(error)), type(error).__name__, str(error)
+    if isinstance(error, typer.TyperException):
+        code, kind, text = error.exit_code, "UsageError", error.format_message()
+        context = getattr(error, "ctx", None)
+        if text and context is not None:
+            text = f"{text} Try '{context.command_path} --help'."
+    elif code == ExitCode.BUG:
+        text = f"a bug in conquiet, please report it:\n{''.join(traceback.format_exception(error))}"
     text = mask(text)
     if is_json:
-        text = json.dumps(
-            {"error": {"type": kind, "message": text, "exit_code": int(code)}}, ensure_ascii=False
-        )
-    else:
-        text = f"conquiet: {text}" if text else ""
-    if text:
-        sys.stderr.write(text + "\n")
+        document = {"error": {"type": kind, "message": text, "exit_code": code}}
+        sys.stderr.write(json.dumps(document, ensure_ascii=False) + "\n")
+    elif text:
+        sys.stderr.write(f"conquiet: {text}\n")
     return code
-
-
-def _usage_of(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    said = error.format_message()
-    if context is None or not said:
-        return said
-    return f"{said} Try '{context.command_path} --help'."
-
-
-def _report(error: Exception) -> str:
-    told = "".join(traceback.format_exception(error))
-    return f"a bug in conquiet, please report it:\n{told}"

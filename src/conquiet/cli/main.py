@@ -1,4 +1,4 @@
-"""The command line tool as a whole; each group of commands is a module of its own."""
+"""The command line tool as a whole: every command by its name."""
 
 from __future__ import annotations
 
@@ -7,21 +7,55 @@ from typing import Annotated
 import typer
 
 from conquiet import __version__
-from conquiet.cli import (
-    consumers,
-    dead_letters,
-    doctor,
-    draining,
-    enqueueing,
-    groups,
-    looking,
-    metrics,
-    server,
-    topics,
-    trimming,
-    watching,
-)
+from conquiet.cli.commands.claim_stale import claim_stale
+from conquiet.cli.commands.consumers import list_consumers, prune_consumers
+from conquiet.cli.commands.dlq import list_letters, purge_letters, replay_letters, show_letter
+from conquiet.cli.commands.doctor import doctor
+from conquiet.cli.commands.drain import drain
+from conquiet.cli.commands.enqueue import enqueue
+from conquiet.cli.commands.groups import delete_group, list_groups, reset_group
+from conquiet.cli.commands.metrics import serve_metrics
+from conquiet.cli.commands.pending import pending
+from conquiet.cli.commands.stats import stats
+from conquiet.cli.commands.topics import create_topic, delete_topic, grow_topic, list_topics
+from conquiet.cli.commands.trim import trim
+from conquiet.cli.commands.up import up
+from conquiet.cli.commands.watch import watch
+from conquiet.cli.context import Command, command
 from conquiet.cli.failures import ConquietGroup
+
+_COMMANDS: dict[str, Command] = {
+    "up": up,
+    "enqueue": enqueue,
+    "drain": drain,
+    "claim-stale": claim_stale,
+    "stats": stats,
+    "pending": pending,
+    "trim": trim,
+    "watch": watch,
+    "doctor": doctor,
+}
+_GROUPS: dict[tuple[str, str], dict[str, Command]] = {
+    ("topics", "Topics: named sets of partitions."): {
+        "list": list_topics,
+        "create": create_topic,
+        "grow": grow_topic,
+        "delete": delete_topic,
+    },
+    ("groups", "Consumer groups of a topic or stream."): {
+        "list": list_groups,
+        "reset": reset_group,
+        "delete": delete_group,
+    },
+    ("dlq", "Dead letters: messages that are not tried again until they are replayed."): {
+        "list": list_letters,
+        "show": show_letter,
+        "replay": replay_letters,
+        "purge": purge_letters,
+    },
+    ("consumers", "Consumers that a group knows."): {"list": list_consumers, "prune": prune_consumers},
+    ("metrics", "Figures for Prometheus."): {"serve": serve_metrics},
+}
 
 app = typer.Typer(
     name="conquiet",
@@ -36,8 +70,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(f"conquiet {__version__}")
         raise typer.Exit
 
@@ -51,7 +85,12 @@ def conquiet(
     """Redis Streams queues where one message is one database transaction."""
 
 
-for part in (server, enqueueing, draining, looking, topics, groups, dead_letters, trimming, consumers):
-    part.register(app)
-for part in (watching, metrics, doctor):
-    part.register(app)
+for _name, _function in _COMMANDS.items():
+    app.command(_name)(command(_function))
+for (_name, _help), _functions in _GROUPS.items():
+    _group = typer.Typer(help=_help, no_args_is_help=True)
+    # A group with one command would otherwise be taken for the command itself.
+    _group.callback()(lambda: None)
+    app.add_typer(_group, name=_name)
+    for _subname, _function in _functions.items():
+        _group.command(_subname)(command(_function))

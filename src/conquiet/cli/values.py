@@ -1,12 +1,18 @@
-"""Values as they are typed: durations, times, headers."""
+"""Values as they are typed, names, durations, times, and as they are shown."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+Name = Annotated[str, typer.Argument(help="A topic, or the key of a plain stream.", metavar="NAME")]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(help="Topics or plain streams; without any, every topic.", metavar="[NAME]..."),
+]
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -16,8 +22,13 @@ def parse_duration(text: str) -> int:
     """Milliseconds of "500ms", "30s", "5m", "2h" or "7d"."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 30s, 5m, 2h or 7d")
+        raise typer.BadParameter(f"{text!r} is not a duration; write 500ms, 30s, 5m, 2h or 7d")
     return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def duration_option(name: str, text: str) -> Any:
+    """An option that is typed as a duration, and becomes milliseconds."""
+    return typer.Option(name, help=text, metavar="DURATION", parser=parse_duration)
 
 
 def parse_time(text: str) -> int:
@@ -28,25 +39,11 @@ def parse_time(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no time; write 2026-08-22T10:00, or milliseconds since 1970"
+            f"{text!r} is not a time; write 2026-08-22T10:00, or milliseconds since 1970"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)
-
-
-def parse_place(text: str) -> str | int:
-    """Where a group goes on: "start", "end", an entry id, or a time."""
-    is_place = text in ("start", "end") or re.fullmatch(r"\d+-\d+", text)
-    return text if is_place else parse_time(text)
-
-
-def parse_header(text: str) -> tuple[str, str]:
-    """Name and value of "name=value"."""
-    name, separator, value = text.partition("=")
-    if not (name and separator):
-        raise typer.BadParameter(f"{text!r} is no header; write name=value")
-    return name, value
 
 
 def shown_time(milliseconds: int | None) -> str:
@@ -56,4 +53,23 @@ def shown_time(milliseconds: int | None) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-Name = Annotated[str, typer.Argument(help="A topic, or the key of a plain stream.", metavar="NAME")]
+def shown_age(milliseconds: int | None) -> str:
+    """An age in its two largest units."""
+    if milliseconds is None:
+        return "-"
+    if milliseconds < 1_000:
+        return f"{milliseconds} ms"
+    seconds = milliseconds // 1_000
+    for size, unit, smaller, small_unit in (
+        (86_400, "d", 3_600, "h"),
+        (3_600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if seconds >= size:
+            return f"{seconds // size} {unit} {seconds % size // smaller} {small_unit}"
+    return f"{seconds} s"
+
+
+def shown_lag(lag: int | None) -> str:
+    """A lag; an unknown one is not a zero."""
+    return "unknown" if lag is None else f"{lag:,}"

@@ -1,11 +1,8 @@
-"""What an operator asks: is the server safe, are the groups well, how fast does the backlog move."""
+"""For operators: is the server safe, are the groups healthy, how fast does the backlog move."""
 
-from conquiet.operations.checks import diagnose
-from conquiet.operations.facts import GroupFacts, ServerFacts, TopicFacts
-from conquiet.operations.findings import Finding, Level, worst_level
-from conquiet.operations.looking import look_at_servers, look_at_topic
-from conquiet.operations.rates import Rates, Sample, rates_between
-from conquiet.operations.sampling import take_samples
+from conquiet.operations.checks import Finding, Level, diagnose, worst_level
+from conquiet.operations.facts import GroupFacts, ServerFacts, TopicFacts, server_facts, topic_facts
+from conquiet.operations.rates import Rates, Sample, rates_between, take_samples
 
 __all__ = [
     "Finding",
@@ -16,9 +13,9 @@ __all__ = [
     "ServerFacts",
     "TopicFacts",
     "diagnose",
-    "look_at_servers",
-    "look_at_topic",
     "rates_between",
+    "server_facts",
     "take_samples",
+    "topic_facts",
     "worst_level",
 ]

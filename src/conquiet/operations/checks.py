@@ -1,209 +1,224 @@
-"""The doctor's judgements: facts in, findings out; no Redis, no clock."""
+"""The doctor's checks: facts in, findings out; no Redis, no clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from conquiet.operations.facts import ServerFacts, TopicFacts
-from conquiet.operations.findings import Finding
-from conquiet.operations.group_checks import check_topic
+from conquiet.operations.facts import GroupFacts, ServerFacts, TopicFacts
 
+#: "ok": as it should be. "note": good to know. "warning": will cost something. "error": can lose messages, or
+#: conquiet does not work.
+Level = Literal["ok", "note", "warning", "error"]
+
+_LEVELS: tuple[Level, ...] = ("ok", "note", "warning", "error")
 _OLDEST_SERVER = (6, 2)
 _SKEW_WARNING_MS = 1_000
 _SKEW_ERROR_MS = 60_000
+#: A consumer that has pending messages and was not active for so long counts as dead.
+_DEAD_AFTER_MS = 5 * 60_000
+_OLD_PENDING_MS = 60 * 60_000
+_MANY_EMPTY_CONSUMERS = 20
+_LONG_STREAM = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of one check."""
+
+    level: Level
+    #: A stable name such as "eviction", for scripts.
+    check: str
+    #: The server's address, or `topic/group`.
+    subject: str
+    text: str
+    #: `None` if there is nothing to do.
+    to_do: str | None = None
+
+
+def worst_level(findings: Iterable[Finding]) -> Level:
+    """The worst level of all; "ok" of none."""
+    return max((finding.level for finding in findings), key=_LEVELS.index, default="ok")
 
 
 def diagnose(servers: Sequence[ServerFacts], topics: Sequence[TopicFacts] = ()) -> list[Finding]:
-    """Every check over every fact; checks that are content say so, too."""
-    found: list[Finding] = []
+    """Every check over every fact; a check that finds nothing wrong has a finding, too."""
+    findings: list[Finding] = []
     for server in servers:
         for check in (check_version, check_persistence, check_eviction, check_replication, check_clock):
-            found += check(server)
+            findings += check(server)
     for topic in topics:
-        found += check_topic(topic)
-    return found
+        problems = list(check_topic(topic))
+        for group in topic.groups:
+            problems += check_group(topic, group)
+        groups = f"{len(topic.groups)} group{'s' if len(topic.groups) != 1 else ''}"
+        findings += problems or [Finding("ok", "groups", topic.name, f"{groups}, all well")]
+    return findings
 
 
 def check_version(server: ServerFacts) -> Iterator[Finding]:
     """Is the server new enough, and has it every command?"""
-    names = {"check": "version", "subject": server.address}
-    told = f"{server.product} {server.version}"
+    name, address = f"{server.product} {server.version}", server.address
     if server.redis_version < _OLDEST_SERVER:
+        text = f"{name} is older than Redis 6.2, which conquiet needs"
         yield Finding(
-            **names,
-            level="error",
-            text=f"{told} is older than Redis 6.2, which conquiet needs",
-            to_do="Move to Redis 6.2 or later, or Valkey 7.2 or later.",
+            "error", "version", address, text, "Move to Redis 6.2 or later, or Valkey 7.2 or later."
         )
     elif server.redis_version < (7, 0):
-        yield Finding(
-            **names,
-            level="note",
-            text=f"{told} does not know a group's lag; conquiet counts it, up to a limit",
-            to_do="Redis 7.0 and Valkey 7.2 know it.",
-        )
+        text = f"{name} does not know a group's lag; conquiet counts it, up to a limit"
+        yield Finding("note", "version", address, text, "Redis 7.0 and Valkey 7.2 know it.")
     else:
         newer = f"; it also has {', '.join(server.newer_commands)}" if server.newer_commands else ""
-        yield Finding(**names, level="ok", text=f"{told}{newer}")
+        yield Finding("ok", "version", address, name + newer)
     if server.missing_commands is None:
-        yield Finding(
-            level="note",
-            check="commands",
-            subject=server.address,
-            text="COMMAND is forbidden by ACL: whether every command is there is not known",
-        )
+        text = "COMMAND is forbidden by ACL: whether every command is there is not known"
+        yield Finding("note", "commands", address, text)
     elif server.missing_commands:
-        yield Finding(
-            level="error",
-            check="commands",
-            subject=server.address,
-            text=f"the server has no {', '.join(server.missing_commands)}",
-            to_do="They were renamed, or the service does not offer them; conquiet cannot work without them.",
-        )
+        text = f"the server does not have {', '.join(server.missing_commands)}"
+        to_do = "They were renamed, or the service does not offer them; conquiet cannot work without them."
+        yield Finding("error", "commands", address, text, to_do)
 
 
 def check_persistence(server: ServerFacts) -> Iterator[Finding]:
     """What does a crash of the server lose?"""
-    yield from _check_saving(server)
-    for field, what in (
-        ("aof_last_write_status", "append-only file"),
-        ("rdb_last_bgsave_status", "snapshot"),
-    ):
-        if server.info.get(field, "ok") != "ok":
-            yield Finding(
-                level="error",
-                check="persistence",
-                subject=server.address,
-                text=f"the last write of the {what} failed",
-                to_do="Look at the server's log and its disk: until this is mended a restart loses messages.",
+    to_do: str | None = "CONFIG SET appendonly yes, and write it to the server's config file."
+    match server.config:
+        case None:
+            is_on = bool(server.info.get("aof_enabled"))
+            level: Level = "note" if is_on else "warning"
+            text = (
+                f"CONFIG is not allowed ({server.config_refusal}); INFO says that the append-only file is "
+                f"{'on, and not how often it is synced' if is_on else 'off'}"
             )
-
-
-def _check_saving(server: ServerFacts) -> Iterator[Finding]:
-    names = {"check": "persistence", "subject": server.address}
-    if server.config is None:
-        is_on = bool(server.info.get("aof_enabled"))
-        yield Finding(
-            **names,
-            level="note" if is_on else "warning",
-            text=f"CONFIG is not allowed ({server.config_refusal}); INFO says that the append-only file is "
-            f"{'on, and not how often it is synced' if is_on else 'off'}",
-            to_do="Ask whoever runs the server for appendonly, appendfsync and save, or allow +config|get.",
-        )
-        return
-    if server.config.get("appendonly") == "yes":
-        yield from _check_fsync(server)
-    elif server.config.get("save"):
-        yield Finding(
-            **names,
-            level="error",
-            text=f"only snapshots are written (save {server.config['save']}): a crash loses what is newer",
-            to_do="CONFIG SET appendonly yes, and write it to the server's config file.",
-        )
-    else:
-        yield Finding(
-            **names,
-            level="error",
-            text="nothing is written to disk: every restart of the server loses all messages",
-            to_do="CONFIG SET appendonly yes, and write it to the server's config file.",
-        )
-
-
-def _check_fsync(server: ServerFacts) -> Iterator[Finding]:
-    names = {"check": "persistence", "subject": server.address}
-    match (server.config or {}).get("appendfsync"):
-        case "always":
-            yield Finding(**names, level="ok", text="what was answered is on disk (appendfsync always)")
-        case "no":
-            yield Finding(
-                **names,
-                level="warning",
-                text="a crash of the machine loses what was not yet synced (appendfsync no)",
-                to_do="CONFIG SET appendfsync everysec, or always.",
-            )
-        case other:
-            yield Finding(
-                **names,
-                level="note",
-                text=f"a crash of the machine loses up to a second of messages (appendfsync {other})",
-                to_do="CONFIG SET appendfsync always if that is too much; it costs throughput.",
-            )
+            to_do = "Ask the server's operator for appendonly, appendfsync and save, or allow +config|get."
+        case {"appendonly": "yes", "appendfsync": "always"}:
+            level, text, to_do = "ok", "what was answered is on disk (appendfsync always)", None
+        case {"appendonly": "yes", "appendfsync": "no"}:
+            level, text = "warning", "a crash of the machine loses what was not yet synced (appendfsync no)"
+            to_do = "CONFIG SET appendfsync everysec, or always."
+        case {"appendonly": "yes"}:
+            level, fsync = "note", server.config.get("appendfsync")
+            text = f"a crash of the machine loses up to a second of messages (appendfsync {fsync})"
+            to_do = "CONFIG SET appendfsync always if that is too much; it costs throughput."
+        case {"save": str(save)} if save:
+            level, text = "error", f"only snapshots are written (save {save}): a crash loses what is newer"
+        case _:
+            level = "error"
+            text = "nothing is written to disk: every restart of the server loses all messages"
+    yield Finding(level, "persistence", server.address, text, to_do)
+    statuses = {"aof_last_write_status": "append-only file", "rdb_last_bgsave_status": "snapshot"}
+    for status, file in statuses.items():
+        if server.info.get(status, "ok") != "ok":
+            text = f"the last write of the {file} failed"
+            to_do = "See the server's log and its disk: until this is fixed a restart loses messages."
+            yield Finding("error", "persistence", server.address, text, to_do)
 
 
 def check_eviction(server: ServerFacts) -> Iterator[Finding]:
-    """Can the server throw streams away when it is full?"""
-    names = {"check": "eviction", "subject": server.address}
-    evicted = _number(server.info.get("evicted_keys"))
+    """Can the server delete streams when it is full?"""
+    evicted, limit, used = (_number(server.info.get(n)) for n in ("evicted_keys", "maxmemory", "used_memory"))
     if evicted:
-        yield Finding(
-            **names,
-            level="error",
-            text=f"the server has evicted {evicted} keys since its start; streams may be among them",
-            to_do="CONFIG SET maxmemory-policy noeviction, and look for missing streams.",
-        )
+        text = f"the server has evicted {evicted} keys since its start; streams may be among them"
+        to_do = "CONFIG SET maxmemory-policy noeviction, and look for missing streams."
+        yield Finding("error", "eviction", server.address, text, to_do)
     policy = (server.config or {}).get("maxmemory-policy") or server.info.get("maxmemory_policy")
-    limit = _number(server.info.get("maxmemory"))
     if policy == "noeviction":
-        yield Finding(
-            **names, level="ok", text="a full server refuses writes and evicts nothing (noeviction)"
-        )
-        yield from _check_room(server, limit)
+        text = "a full server refuses writes and evicts nothing (noeviction)"
+        yield Finding("ok", "eviction", server.address, text)
+        if limit and used > 0.9 * limit:
+            text = f"{used * 100 // limit} % of maxmemory is used: soon the server will refuse to enqueue"
+            to_do = "Trim what every group has finished (conquiet trim), or give it more memory."
+            yield Finding("warning", "memory", server.address, text, to_do)
     elif policy is None:
-        yield Finding(
-            **names,
-            level="warning",
-            text="the server does not tell its maxmemory-policy",
-            to_do="Make sure that it is noeviction.",
-        )
+        text = "the server does not show its maxmemory-policy"
+        yield Finding("warning", "eviction", server.address, text, "Make sure that it is noeviction.")
     else:
-        yield Finding(
-            **names,
-            level="error" if limit else "warning",
-            text=f"maxmemory-policy is {policy}: a full server throws streams and groups away"
-            + ("" if limit else ", and it has no maxmemory yet"),
-            to_do="CONFIG SET maxmemory-policy noeviction, and keep caches on another server.",
-        )
-
-
-def _check_room(server: ServerFacts, limit: int) -> Iterator[Finding]:
-    used = _number(server.info.get("used_memory"))
-    if limit and used > 0.9 * limit:
-        yield Finding(
-            level="warning",
-            check="memory",
-            subject=server.address,
-            text=f"{used * 100 // limit} % of maxmemory is used: soon the server will refuse to enqueue",
-            to_do="Trim what every group has finished (conquiet trim), or give it more memory.",
-        )
+        text = f"maxmemory-policy is {policy}: a full server deletes streams and groups"
+        text += "" if limit else ", and it has no maxmemory yet"
+        to_do = "CONFIG SET maxmemory-policy noeviction, and keep caches on another server."
+        yield Finding("error" if limit else "warning", "eviction", server.address, text, to_do)
 
 
 def check_replication(server: ServerFacts) -> Iterator[Finding]:
     """Is this a primary?"""
     if server.info.get("role") == "slave":
-        yield Finding(
-            level="error",
-            check="replication",
-            subject=server.address,
-            text="this is a replica: it refuses every write",
-            to_do="Use the URL of the primary, or redis+sentinel:// which finds it.",
-        )
+        to_do = "Use the URL of the primary, or redis+sentinel:// which finds it."
+        text = "this is a replica: it refuses every write"
+        yield Finding("error", "replication", server.address, text, to_do)
 
 
 def check_clock(server: ServerFacts) -> Iterator[Finding]:
     """Do the server's clock and this machine's agree?"""
-    names = {"check": "clock", "subject": server.address}
     skew = abs(server.clock_skew_ms)
     if skew - server.clock_error_ms <= _SKEW_WARNING_MS:
-        yield Finding(**names, level="ok", text=f"the clocks agree within {skew + server.clock_error_ms} ms")
+        text = f"the clocks agree within {skew + server.clock_error_ms} ms"
+        yield Finding("ok", "clock", server.address, text)
         return
     side = "ahead of" if server.clock_skew_ms > 0 else "behind"
-    yield Finding(
-        **names,
-        level="error" if skew > _SKEW_ERROR_MS else "warning",
-        text=f"the server's clock is {skew / 1000:.1f} s {side} this machine's",
-        to_do="Run NTP on both: entry ids, ages and leases are by the server's clock, schedules by yours.",
-    )
+    text = f"the server's clock is {skew / 1000:.1f} s {side} this machine's"
+    to_do = "Run NTP on both: entry ids, ages and leases are by the server's clock, schedules by yours."
+    yield Finding("error" if skew > _SKEW_ERROR_MS else "warning", "clock", server.address, text, to_do)
+
+
+def check_topic(topic: TopicFacts) -> Iterator[Finding]:
+    """Are there dead letters, messages without a reader, or entries without end?"""
+    if topic.dead_letters:
+        text = f"{topic.dead_letters} dead letters were neither replayed nor purged"
+        to_do = f"conquiet dlq list {topic.name}; then dlq replay or dlq purge."
+        yield Finding("warning", "dead-letters", topic.name, text, to_do)
+    if not topic.groups and topic.length:
+        text = f"{topic.length} messages and no group: no consumer reads them"
+        to_do = "Start a consumer; a new group begins with the first message."
+        yield Finding("note", "groups", topic.name, text, to_do)
+    needed = max((group.pending + (group.lag or 0) for group in topic.groups), default=topic.length)
+    if topic.length > _LONG_STREAM and topic.length > 2 * needed and not topic.has_retention:
+        text = f"{topic.length} entries are kept and at most {needed} needed: memory grows without end"
+        to_do = f"conquiet trim {topic.name} --keep 10000, regularly; or a retention policy."
+        yield Finding("warning", "retention", topic.name, text, to_do)
+
+
+def check_group(topic: TopicFacts, group: GroupFacts) -> Iterator[Finding]:
+    """Do the consumers live, and does the group get on?"""
+    subject, options = f"{topic.name}/{group.name}", f"{topic.name} --group {group.name}"
+    inactive = [
+        consumer
+        for consumer in group.consumers
+        if consumer.idle_ms > _DEAD_AFTER_MS and consumer.name not in group.live
+    ]
+    for consumer in inactive:
+        if consumer.pending:
+            text = (
+                f"consumer {consumer.name} has {consumer.pending} messages pending and was last active "
+                f"{_hours(consumer.idle_ms)} ago"
+            )
+            to_do = (
+                "The next owner of its partition takes them over; on a plain stream: "
+                f"conquiet claim-stale {options} --handler …"
+            )
+            yield Finding("warning", "dead-consumer", subject, text, to_do)
+    if group.oldest_pending_age_ms is not None and group.oldest_pending_age_ms > _OLD_PENDING_MS:
+        text = f"the oldest pending message is {_hours(group.oldest_pending_age_ms)} old"
+        to_do = f"conquiet pending {options} shows at which consumer."
+        yield Finding("warning", "old-pending", subject, text, to_do)
+    if group.lag is None:
+        text = "the lag is not known: entries were deleted, or there are too many to count"
+        to_do = "Do not read it as zero. It is known again when the group reaches the stream's end."
+        yield Finding("warning", "lag", subject, text, to_do)
+    elif group.lag and not group.consumers:
+        text = f"{group.lag} messages wait and the group has no consumer"
+        to_do = "Start one, or delete a group that is not needed: it keeps entries from being trimmed."
+        yield Finding("warning", "lag", subject, text, to_do)
+    empty = [consumer for consumer in inactive if not consumer.pending]
+    if len(empty) >= _MANY_EMPTY_CONSUMERS:
+        text = f"{len(empty)} consumers have ended, and the group still knows them"
+        yield Finding("note", "consumers", subject, text, f"conquiet consumers prune {options}")
 
 
 def _number(value: object) -> int:
     return int(value) if isinstance(value, int | float | str) and str(value).isdigit() else 0
+
+
+def _hours(milliseconds: int) -> str:
+    minutes = milliseconds // 60_000
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

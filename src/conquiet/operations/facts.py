@@ -1,11 +1,26 @@
-"""Facts that the doctor judges: read elsewhere, so that the judging needs no server."""
+"""The facts that the doctor checks, and how they are read; nothing is written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from conquiet.queue import ConsumerBacklog
+from redis import Redis
+from redis.cluster import RedisCluster
+from redis.exceptions import ResponseError
+
+from conquiet.mq import DeadLetters, MqAdmin, Topic, Topics
+from conquiet.mq.topics import name_of
+from conquiet.queue import Client, ConsumerBacklog
+from conquiet.queue.connection import visible_errors
+
+#: Settings of the server by which messages can be lost.
+_SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory-policy")
+_NEEDED = ("XADD", "XREADGROUP", "XACK", "XCLAIM", "XPENDING", "XINFO", "XGROUP", "XTRIM", "EVAL", "EVALSHA")
+_NEWER = ("XAUTOCLAIM", "XACKDEL", "XDELEX", "XNACK", "FCALL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +35,11 @@ class ServerFacts:
     redis_version: tuple[int, ...]
     #: Everything of INFO, as redis-py parses it.
     info: Mapping[str, object]
-    #: CONFIG GET of what can lose data; `None` where the server refused to tell.
+    #: CONFIG GET of what can lose data; `None` where the server refused it.
     config: Mapping[str, str] | None
-    #: Why it refused.
+    #: Why it was refused.
     config_refusal: str | None = None
-    #: Commands that conquiet needs and that the server does not have; `None` where it refused to tell.
+    #: Commands that conquiet needs and that the server does not have; `None` where it refused COMMAND.
     missing_commands: tuple[str, ...] | None = ()
     #: Newer commands that it has.
     newer_commands: tuple[str, ...] = ()
@@ -44,7 +59,7 @@ class GroupFacts:
     oldest_pending_age_ms: int | None
     oldest_undelivered_age_ms: int | None
     consumers: tuple[ConsumerBacklog, ...] = ()
-    #: Consumers that hold a lease or have told that they live; a plain stream has no such register.
+    #: Consumers that have a lease or sent a heartbeat; consumers of a plain stream do neither.
     live: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -57,3 +72,108 @@ class TopicFacts:
     dead_letters: int
     has_retention: bool
     groups: tuple[GroupFacts, ...] = ()
+
+
+def server_facts(client: Client) -> list[ServerFacts]:
+    """The server, or every primary of the cluster.
+
+    Raises:
+        QueueError: it cannot be reached, or forbids INFO or TIME.
+    """
+    with visible_errors("read the server's facts", stream="(server)", group=None):
+        if isinstance(client, RedisCluster):
+            return [
+                _facts(f"{node.host}:{node.port}", client.get_redis_connection(node))
+                for node in client.get_primaries()
+            ]
+        settings = client.connection_pool.connection_kwargs
+        if "path" in settings:
+            return [_facts(f"unix:{settings['path']}", client)]
+        is_direct = "host" in settings
+        return [_facts(f"{settings['host']}:{settings['port']}" if is_direct else "the primary", client)]
+
+
+def topic_facts(client: Client, topic: Topic | str) -> TopicFacts:
+    """One topic or plain stream with all of its groups.
+
+    Raises:
+        TopicError: it is not there.
+    """
+    admin = MqAdmin(client)
+    stats, opened = admin.topic(topic), Topics(client).open(name_of(topic))
+    policies, groups = opened.policies, []
+    for group in admin.groups(topic):
+        owners = admin.owners(topic, group.group)
+        live = {member.name for member in owners.members}
+        live |= {partition.owner for partition in owners.partitions if partition.owner is not None}
+        # A consumer of several partitions was active when it last was in any of them.
+        consumers: dict[str, ConsumerBacklog] = {}
+        for consumer in (consumer for partition in group.partitions for consumer in partition.consumers):
+            known = consumers.get(consumer.name)
+            consumers[consumer.name] = ConsumerBacklog(
+                name=consumer.name,
+                pending=consumer.pending + (known.pending if known else 0),
+                idle_ms=min(consumer.idle_ms, known.idle_ms) if known else consumer.idle_ms,
+            )
+        groups.append(
+            GroupFacts(
+                name=group.group,
+                pending=group.pending,
+                lag=group.lag,
+                oldest_pending_age_ms=group.oldest_pending_age_ms,
+                oldest_undelivered_age_ms=group.oldest_undelivered_age_ms,
+                consumers=tuple(consumers[name] for name in sorted(consumers)),
+                live=frozenset(live),
+            )
+        )
+    return TopicFacts(
+        name=opened.name,
+        length=stats.length,
+        dead_letters=DeadLetters(opened).count(),
+        has_retention=policies.retention_length is not None or policies.retention_ms is not None,
+        groups=tuple(groups),
+    )
+
+
+def _facts(address: str, node: Redis) -> ServerFacts:
+    info: Mapping[str, Any] = node.info("everything") or node.info()
+    sent = time.time()
+    seconds, microseconds = node.time()
+    came = time.time()
+    is_valkey = "valkey_version" in info
+    config: dict[str, str] = {}
+    refusal = None
+    try:
+        for name in _SETTINGS:
+            settings: Mapping[Any, Any] = node.config_get(name)
+            config |= {_text(key): _text(value) for key, value in settings.items()}
+    except ResponseError as error:
+        # Forbidden by ACL, or not offered by a managed service.
+        refusal = str(error)
+        if "NOPERM" in refusal or "permission" in refusal:
+            refusal = "by ACL"
+    commands: set[str] | None = None
+    try:
+        reply: Sequence[Any] | Mapping[str, Any] = node.execute_command("COMMAND INFO", *_NEEDED, *_NEWER)
+        rows = reply.values() if isinstance(reply, Mapping) else reply
+        names = (row["name"] if isinstance(row, Mapping) else row[0] for row in rows if row)
+        commands = {_text(name).upper() for name in names}
+    except ResponseError:
+        pass
+    return ServerFacts(
+        address=address,
+        product="Valkey" if is_valkey else "Redis",
+        version=str(info["valkey_version"] if is_valkey else info["redis_version"]),
+        redis_version=tuple(int(part) for part in re.findall(r"\d+", str(info["redis_version"]))[:3]),
+        info=info,
+        config=config if refusal is None else None,
+        config_refusal=refusal,
+        missing_commands=None if commands is None else tuple(n for n in _NEEDED if n not in commands),
+        newer_commands=tuple(name for name in _NEWER if name in (commands or ())),
+        clock_skew_ms=round((seconds + microseconds / 1e6 - (sent + came) / 2) * 1000),
+        clock_error_ms=round((came - sent) / 2 * 1000) + 1,
+    )
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 
-from conquiet import QueueMessage, RedisStreamsQueue
 from conquiet.consume.outcome import Settlement
 from conquiet.mq import MqMessage, RetryPolicy, Topic
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.own.partition import LeasedPartition
 from conquiet.mq.own.settlement import SettlementRules
-from conquiet.queue.connection import key_beside
 from tests.with_redis.mq.consuming import GROUP
 
 NOW_MS = 1_700_000_000_000
@@ -51,26 +49,3 @@ class Hand:
         ]
         self.leased.settle_and_read(settlements, 0)
         return batch.messages
-
-
-def write_letter(queue: RedisStreamsQueue, msg: QueueMessage) -> None:
-    """Make a dead letter of a message of a plain stream."""
-    letter = {
-        "topic": msg.stream,
-        "group": msg.group,
-        "partition": 0,
-        "key": None,
-        "originalMessageId": msg.id,
-        "attempts": 3,
-        "firstDeliveredAt": NOW_MS,
-        "lastDeliveredAt": NOW_MS + 1,
-        "deadLetteredAt": NOW_MS + 2,
-        "lastConsumer": queue.config.consumer_name,
-        "errorType": "orders.errors.NoStockError",
-        "errorMessage": "no screws",
-        "traceback": "",
-        "headers": {},
-        "envelope": {"payload": msg.payload},
-    }
-    queue.client.xadd(key_beside(msg.stream, "dlq"), {"data": json.dumps(letter)})
-    queue.ack(msg)

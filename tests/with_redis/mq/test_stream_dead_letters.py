@@ -9,14 +9,14 @@ import pytest
 import redis
 from prometheus_client import CollectorRegistry
 
-from conquiet import EmbeddedServer, Inbox, QueueConfig, RedisStreamsQueue, drain
-from conquiet.mq import DeadLetters, MqCollector, TopicError, Topics
+from conquiet import DrainLimits, EmbeddedServer, Inbox, QueueConfig, RedisStreamsQueue, drain
+from conquiet.mq import DeadLetter, DeadLetters, MqCollector, TopicError, Topics
 from conquiet.mq.scripts import script
-from conquiet.operations import diagnose, look_at_topic, take_samples
+from conquiet.operations import diagnose, take_samples, topic_facts
 from conquiet.queue import open_client
 from conquiet.queue.connection import key_beside
 from tests.services import REDIS_KINDS, redis_server
-from tests.with_redis.mq.by_hand import Hand, write_letter
+from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import Seen, quick, wait_until_finished
 from tests.with_redis.mq.proxy import LossyProxy
 
@@ -54,44 +54,48 @@ def letters(client, stream):
 
 
 @pytest.fixture
-def give_up(make_queue):
+def give_up(make_queue, engine):
     """Enqueues messages that become dead letters of the group; returns the ids of the messages."""
 
-    def gave_up(count=1, group=GROUP):
-        queue = make_queue("worker-1", group)
-        queue.enqueue_many([{"n": n} for n in range(count)])
-        messages = queue.read(50, count=count)
-        for msg in messages:
-            write_letter(queue, msg)
-        return [msg.id for msg in messages]
+    def gave_up(*payloads):
+        queue = make_queue()
+        ids = queue.enqueue_many(payloads)
+        queue.read(50, count=len(ids))
+        report = drained(queue, fail, engine, max_deliveries=1)
+        assert report.dead_lettered == len(ids)
+        return ids
 
     return gave_up
 
 
-def drained(queue, handler, engine, **options):
-    return drain(queue, handler, engine, 100, idle_ms=30, **options)
+def fail(msg, _session):
+    raise AssertionError("what was delivered too often is not handled")
+
+
+def drained(queue, handler, engine, *, inbox=None, max_deliveries=None):
+    return drain(queue, handler, engine, DrainLimits(idle_ms=30, max_deliveries=max_deliveries), inbox=inbox)
 
 
 def test_a_letter_of_a_stream_is_shown_in_full(give_up, letters, stream):
-    (entry_id,) = give_up()
+    (entry_id,) = give_up({"n": 0})
 
     (letter,) = letters.list().letters
 
     assert letters.show(letter.id) == letter
     assert letters.count() == 1
     assert (letter.topic, letter.group, letter.partition, letter.key) == (stream, GROUP, 0, None)
-    assert (letter.original_id, letter.attempts, letter.payload) == (entry_id, 3, {"n": 0})
-    assert (letter.error_type, letter.error_message) == ("orders.errors.NoStockError", "no screws")
-    assert letters.list(error_type="NoStockError", group=GROUP).letters == (letter,)
+    assert (letter.original_id, letter.attempts, letter.payload) == (entry_id, 2, {"n": 0})
+    assert (letter.error_type, letter.error_message) == ("DeliveredTooOften", "delivered 2 times")
+    assert letters.list(error_type="DeliveredTooOften", group=GROUP).letters == (letter,)
     assert letters.list(group="shipping").letters == ()
 
 
 def test_letters_of_a_stream_are_seen_by_doctor_samples_and_metrics(give_up, client, stream):
-    give_up(2)
+    give_up({"n": 0}, {"n": 1})
     registry = CollectorRegistry()
     registry.register(MqCollector(client, [stream]))
 
-    findings = {finding.check: finding for finding in diagnose([], [look_at_topic(client, stream)])}
+    findings = {finding.check: finding for finding in diagnose([], [topic_facts(client, stream)])}
 
     assert findings["dead-letters"].level == "warning"
     assert "2 dead letters" in findings["dead-letters"].text
@@ -100,7 +104,7 @@ def test_letters_of_a_stream_are_seen_by_doctor_samples_and_metrics(give_up, cli
 
 
 def test_a_replayed_message_comes_back_under_its_own_id_and_counts_anew(give_up, letters, make_queue, engine):
-    ids = give_up(2)
+    ids = give_up({"n": 0}, {"n": 1})
     seen = Seen()
 
     assert letters.replay_all().replayed == 2
@@ -113,7 +117,7 @@ def test_a_replayed_message_comes_back_under_its_own_id_and_counts_anew(give_up,
 
 
 def test_a_replayed_message_is_given_to_its_group_alone(give_up, letters, make_queue, engine, client, stream):
-    (entry_id,) = give_up()
+    (entry_id,) = give_up({"n": 0})
     shipping, billing = Seen(), Seen()
     drained(make_queue(group="shipping"), shipping, engine)
     (letter,) = letters.list().letters
@@ -127,13 +131,14 @@ def test_a_replayed_message_is_given_to_its_group_alone(give_up, letters, make_q
 
 
 def test_a_replayed_message_whose_effects_are_in_the_inbox_is_acked_without_its_handler(
-    letters, make_queue, engine
+    letters, make_queue, engine, client, stream
 ):
     queue, inbox = make_queue(), Inbox()
     queue.enqueue({"n": 1})
     seen = Seen()
     drained(queue, seen, engine, inbox=inbox)
-    write_letter(queue, seen[0])
+    client.xgroup_setid(stream, GROUP, "0-0")
+    drained(queue, lambda msg, session: DeadLetter("no screws"), engine)
 
     assert letters.replay_all().replayed == 1
     report = drained(queue, seen, engine, inbox=inbox)
@@ -142,7 +147,7 @@ def test_a_replayed_message_whose_effects_are_in_the_inbox_is_acked_without_its_
 
 
 def test_a_letter_of_a_stream_is_replayed_once(give_up, letters, make_queue, engine):
-    give_up()
+    give_up({"n": 0})
     (letter,) = letters.list().letters
 
     first, second = letters.replay(letter.id), letters.replay(letter.id)
@@ -155,7 +160,7 @@ def test_a_letter_of_a_stream_is_replayed_once(give_up, letters, make_queue, eng
 def test_a_message_that_is_pending_again_is_not_taken_from_its_consumer(
     give_up, letters, make_queue, client, stream
 ):
-    (entry_id,) = give_up()
+    (entry_id,) = give_up({"n": 0})
     client.xgroup_setid(stream, GROUP, "0-0")
     make_queue("busy").read(50)
 
@@ -169,7 +174,7 @@ def test_a_message_that_is_pending_again_is_not_taken_from_its_consumer(
 def test_a_trimmed_message_is_replayed_as_a_copy_for_all_groups_or_not_at_all(
     give_up, letters, make_queue, engine, client, stream
 ):
-    (entry_id,) = give_up()
+    (entry_id,) = give_up({"n": 0})
     client.xdel(stream, entry_id)
     (letter,) = letters.list().letters
 
@@ -187,26 +192,21 @@ def test_a_trimmed_message_is_replayed_as_a_copy_for_all_groups_or_not_at_all(
     assert letters.count() == 0
 
 
-def test_a_payload_that_looks_like_an_envelope_is_copied_as_it_was(
-    letters, make_queue, engine, client, stream
-):
+def test_a_payload_that_looks_like_an_envelope_is_copied_as_it_was(give_up, letters, make_queue, engine):
     payload = {"schemaVersion": 1, "id": "7", "payload": {"n": 1}, "more": "x"}
-    queue = make_queue()
-    queue.enqueue(payload)
-    (msg,) = queue.read(50)
-    write_letter(queue, msg)
+    give_up(payload)
     (letter,) = letters.list().letters
     seen = Seen()
 
     letters.replay(letter.id, to_all_groups=True)
-    drained(queue, seen, engine)
+    drained(make_queue(), seen, engine)
 
     assert letter.payload == payload
     assert [msg.payload for msg in seen] == [payload]
 
 
 def test_a_letter_whose_group_was_deleted_is_refused(give_up, letters, client, stream):
-    give_up()
+    give_up({"n": 0})
     client.xgroup_destroy(stream, GROUP)
     (letter,) = letters.list().letters
 
@@ -218,7 +218,7 @@ def test_a_letter_whose_group_was_deleted_is_refused(give_up, letters, client, s
 
 
 def test_a_malformed_letter_is_shown_and_not_replayed(give_up, letters, make_queue, client, stream):
-    (entry_id,) = give_up()
+    (entry_id,) = give_up({"n": 0})
     queue = make_queue()
     letters.purge(older_than_ms=0)
     fields = [[base64.b64encode(part).decode() for part in (b"\xfe", b"\xff")]]
@@ -226,7 +226,7 @@ def test_a_malformed_letter_is_shown_and_not_replayed(give_up, letters, make_que
     letter |= {"errorType": "Malformed", "errorMessage": "no data", "fieldsBase64": fields}
     client.xadd(key_beside(stream, "dlq"), {"data": json.dumps(letter)})
     client.xadd(key_beside(stream, "dlq"), {"other": "fields"})
-    nameless = {"group": GROUP, "partition": 0, "envelope": {"payload": {}}}
+    nameless = {"group": GROUP, "partition": 0, "envelope": {"schemaVersion": 1, "payload": {}}}
     client.xadd(key_beside(stream, "dlq"), {"data": json.dumps(nameless)})
     malformed, unreadable, of_no_entry = letters.list().letters
 
@@ -240,7 +240,7 @@ def test_a_malformed_letter_is_shown_and_not_replayed(give_up, letters, make_que
 
 
 def test_letters_of_a_stream_are_purged(give_up, letters):
-    give_up(3)
+    give_up({"n": 0}, {"n": 1}, {"n": 2})
     first, *_ = letters.list().letters
 
     assert letters.purge([first.id]) == 1
@@ -250,7 +250,7 @@ def test_letters_of_a_stream_are_purged(give_up, letters):
 
 
 def test_letters_outlive_their_stream_and_a_name_without_either_is_refused(give_up, letters, client, stream):
-    give_up()
+    give_up({"n": 0})
     client.delete(stream)
 
     assert letters.count() == 1
@@ -284,7 +284,7 @@ def test_a_consumer_of_partitions_that_runs_takes_what_is_replayed(client, strea
 def test_a_replay_that_the_client_repeats_because_its_reply_was_lost_is_reported_as_done(
     any_url, give_up, letters, client, stream
 ):
-    first_id, second_id = give_up(2)
+    first_id, second_id = give_up({"n": 0}, {"n": 1})
     first, second = (letter.id for letter in letters.list().letters)
     digest = client.script_load(script("replay_in_place").text).encode()
 

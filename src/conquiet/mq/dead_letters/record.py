@@ -87,9 +87,6 @@ class DeadLetterRecord:
             values["raw_fields"] = _decoded(letter["fieldsBase64"])
         if isinstance(sent := letter.get("envelope"), dict):
             envelope = Envelope.of(sent, topic=topic, partition=values.get("partition") or 0)
-            if sent.keys() == {"payload"} and isinstance(sent["payload"], dict):
-                # A plain stream's: the message is the payload alone, whatever is in it.
-                envelope.payload = sent["payload"]
             values |= {"envelope": envelope, "payload": envelope.payload}
         return cls(id=letter_id, topic=topic, **values)
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from conquiet.arguments import check_positive_int
-from conquiet.mq.look.group_changes import (
-    PartitionReset,
-    PrunedConsumer,
-    delete_group,
-    prune_consumers,
-    reset_group,
-)
-from conquiet.mq.look.owners import GroupOwners, group_owners
+from conquiet.mq import scripts
+from conquiet.mq.clock import server_ms
+from conquiet.mq.look.group_changes import PartitionReset, PrunedConsumer, delete_group, id_before
+from conquiet.mq.look.owners import GroupOwners, group_owners, live_members
 from conquiet.mq.look.pending import PendingPage, PendingQuery, PendingSort, pending_page
 from conquiet.mq.look.retention import PartitionTrim, Retention, trim_partition
 from conquiet.mq.look.stats import (
@@ -88,13 +84,29 @@ class MqAdmin:
             count_limit: messages given again or skipped are counted up to this, and else `None`.
         """
         check_positive_int("count_limit", count_limit)
-        return reset_group(self._open(topic), group, to, dry_run=dry_run, count_limit=count_limit)
+        opened, after = self._open(topic), id_before(to)
+        # Refuses a group that is not there.
+        partitions_with(opened, group)
+        resets = []
+        for partition in opened.partitions:
+            moved = scripts.reset_group(
+                opened, partition, group, after=after, dry_run=dry_run, count_limit=count_limit
+            )
+            if moved is not None:
+                resets.append(PartitionReset(partition=partition, **moved._asdict()))
+        return tuple(resets)
 
     def prune_consumers(
         self, topic: Topic | str, group: str, *, dry_run: bool = False
     ) -> tuple[PrunedConsumer, ...]:
         """Delete the consumers that have nothing pending and are not alive, checked in the same script."""
-        return prune_consumers(self._open(topic), group, dry_run=dry_run)
+        opened = self._open(topic)
+        members = [member.name for member in live_members(opened, group, server_ms(opened))]
+        return tuple(
+            PrunedConsumer(partition=partition, name=name)
+            for partition in partitions_with(opened, group)
+            for name in scripts.prune_consumers(opened, partition, group, members=members, dry_run=dry_run)
+        )
 
     def delete_group(self, topic: Topic | str, group: str, *, force: bool = False) -> None:
         """Delete a group with its leases and retries, from every partition or from none.

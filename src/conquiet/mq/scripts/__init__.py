@@ -17,6 +17,9 @@ from conquiet.mq.keys import RegistryKeys, TopicKeys
 from conquiet.queue.connection import Client, forget_connections, visible_errors
 from conquiet.queue.lua import Argument, LuaScript
 
+#: "look" only counts, "delete" deletes unless something is pending, "force" deletes.
+DeleteMode = Literal["look", "delete", "force"]
+
 
 class ScriptTopic(Protocol):
     """What a script needs of a topic."""
@@ -42,6 +45,15 @@ class Added(NamedTuple):
 
     entry_id: str
     is_new: bool
+
+
+class Moved(NamedTuple):
+    """How a group was moved; a count is `None` if it is above the limit."""
+
+    last_delivered_id: str
+    new_last_delivered_id: str
+    delivered_again: int | None
+    skipped: int | None
 
 
 @cache
@@ -209,18 +221,14 @@ def trim(
 
 def reset_group(
     topic: ScriptTopic, partition: int, group: str, *, after: str, dry_run: bool, count_limit: int
-) -> tuple[str, str, int | None, int | None] | None:
-    """Let a group of a partition go on after an entry; `None` if the partition has no stream.
-
-    Returns the last delivered id before and after, and how many entries are delivered again and skipped, with
-    `None` for more than the limit.
-    """
+) -> Moved | None:
+    """Let a group of a partition go on after an entry; `None` if the partition has no stream."""
     arguments = (group, after, int(dry_run), count_limit)
     reply = run_script(topic, "reset_group", [topic.keys.stream(partition)], arguments, group=group)
     if reply is None:
         return None
     again, skipped = (None if number < 0 else number for number in reply[2:])
-    return reply[0].decode(), reply[1].decode(), again, skipped
+    return Moved(reply[0].decode(), reply[1].decode(), again, skipped)
 
 
 def prune_consumers(
@@ -232,9 +240,7 @@ def prune_consumers(
     return [name.decode() for name in names]
 
 
-def delete_group(
-    topic: ScriptTopic, partitions: Sequence[int], group: str, mode: Literal["look", "delete", "force"]
-) -> list[int]:
+def delete_group(topic: ScriptTopic, partitions: Sequence[int], group: str, mode: DeleteMode) -> list[int]:
     """Delete a group from partitions that share a slot; returns how many entries are pending in each."""
     keys = topic.keys
     used = [

@@ -28,25 +28,22 @@ class HashPartitioner:
         """As `Partitioner.partition_for`."""
         if key is None:
             return self._keyless.partition_for(None, partition_count)
-        return stable_hash(key) % partition_count
+        return self._partition_of(stable_hash(key), partition_count)
+
+    def _partition_of(self, hashed: int, partition_count: int) -> int:
+        return hashed % partition_count
 
 
-class ConsistentHashPartitioner:
+class ConsistentHashPartitioner(HashPartitioner):
     """Jump consistent hashing: growing from P to P + 1 partitions moves one key in P + 1, to the new one."""
 
-    def __init__(self) -> None:
-        self._keyless = RoundRobinPartitioner()
-
-    def partition_for(self, key: str | None, partition_count: int) -> int:
-        """As `Partitioner.partition_for`."""
-        if key is None:
-            return self._keyless.partition_for(None, partition_count)
+    def _partition_of(self, hashed: int, partition_count: int) -> int:
         # Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm".
-        state, bucket, jump = stable_hash(key), -1, 0
+        bucket, jump = -1, 0
         while jump < partition_count:
             bucket = jump
-            state = (state * 2862933555777941757 + 1) & 0xFFFFFFFFFFFFFFFF
-            jump = int((bucket + 1) * ((1 << 31) / ((state >> 33) + 1)))
+            hashed = (hashed * 2862933555777941757 + 1) & 0xFFFFFFFFFFFFFFFF
+            jump = int((bucket + 1) * ((1 << 31) / ((hashed >> 33) + 1)))
         return bucket
 
 

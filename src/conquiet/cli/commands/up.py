@@ -8,21 +8,18 @@ from typing import Annotated
 
 import typer
 
+from conquiet.cli.context import CommandContext
 from conquiet.cli.exits import ExitCode
-from conquiet.cli.site import Site, command
-from conquiet.cli.stopping import Stopping
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command(app, "up")(up)
+from conquiet.cli.signals import Stopping
 
 
 def up(
-    site: Site,
+    context: CommandContext,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", help="Where the data stays; without it, it is gone at the end.", metavar="DIR"),
+        typer.Option(
+            "--dir", help="Where the data is kept; without it, it is deleted at the end.", metavar="DIR"
+        ),
     ] = None,
     port: Annotated[int | None, typer.Option("--port", help="The port; without it, a free one.")] = None,
     appendonly: Annotated[
@@ -44,26 +41,18 @@ def up(
             appendonly=appendonly,
             appendfsync=appendfsync,
             cluster=cluster,
-            binary=site.settings.server_bin,
+            binary=context.settings.server_bin,
         )
         with server:
-            facts = {
-                "url": server.url,
-                "version": server.version,
-                "dir": str(server.dir),
-                "pids": list(server.pids),
-            }
-            site.output.show(facts, lambda: site.output.say(_welcome(server.url, server.version, directory)))
+            url, version = server.url, server.version
+            kept = f"kept in {directory}" if directory else "deleted at the end; --dir keeps it"
+            context.output.show(
+                {"url": url, "version": version, "dir": str(server.dir), "pids": list(server.pids)},
+                f"A server {version} at {url}\nIts data: {kept}\n\n"
+                f"    export CONQUIET_REDIS_URL={url}\n\nCtrl-C ends it.",
+            )
             while not stopping.wait(0.25):
                 if not server.is_running:
-                    site.output.say("" if site.output.is_json else "The server has ended by itself.")
+                    context.output.line("" if context.output.is_json else "The server has ended by itself.")
                     return ExitCode.SERVER
     return ExitCode.DONE
-
-
-def _welcome(url: str, version: str, directory: Path | None) -> str:
-    kept = f"kept in {directory}" if directory else "gone at the end; --dir keeps it"
-    return (
-        f"A server {version} at {url}\nIts data: {kept}\n\n"
-        f"    export CONQUIET_REDIS_URL={url}\n\nCtrl-C ends it."
-    )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
 from typing import Any, Self
 
 
 class Stopping:
-    """Says that a signal came; a second one finds the earlier handlers in place, and ends the process."""
+    """Notices a signal; a second one finds the earlier handlers in place, and ends the process."""
 
     def __init__(self, *signals: signal.Signals) -> None:
         self._signals = signals or (signal.SIGTERM, signal.SIGINT)
@@ -27,19 +26,14 @@ class Stopping:
     def __enter__(self) -> Self:
         # Signals belong to the main thread; elsewhere, as in a test, there are none to wait for.
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._on_signal) for number in self._signals}
+            self._before = {number: signal.signal(number, self._restore) for number in self._signals}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._has_come.set()
-        self._restore()
-
-    def _restore(self) -> None:
+    def __exit__(self, *_error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
+
+    def _restore(self, *_signal: object) -> None:
+        self._has_come.set()
+        self.__exit__()

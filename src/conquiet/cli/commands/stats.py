@@ -1,0 +1,65 @@
+"""`conquiet stats`: length, lag, pending and ages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from conquiet.cli.context import CommandContext
+from conquiet.cli.documents import group_document, topic_document
+from conquiet.cli.values import Names, shown_age, shown_lag
+
+_COLUMNS = (
+    "topic",
+    "group",
+    ">length",
+    ">lag",
+    ">pending",
+    ">oldest waiting",
+    ">oldest pending",
+    ">dead letters",
+)
+
+
+def stats(
+    context: CommandContext,
+    names: Names = None,
+    by_partition: Annotated[
+        bool, typer.Option("--partitions", help="One line for each partition of each group.")
+    ] = False,
+) -> None:
+    """Length, lag, pending and ages of topics, streams and their groups.
+
+    A lag that neither the server nor a bounded count knows is "unknown" (null in JSON), never 0.
+    """
+    from conquiet.mq import DeadLetters, MqAdmin, Topics
+
+    with context.client() as client:
+        admin, topics = MqAdmin(client), Topics(client)
+        documents = [
+            {
+                **topic_document(admin.topic(name)),
+                "dead_letters": DeadLetters(topics.open(name)).count(),
+                "groups": [group_document(group) for group in admin.groups(name)],
+            }
+            for name in names or [topic.name for topic in admin.topics()]
+        ]
+
+    def print_table() -> None:
+        context.output.table(_COLUMNS, [row for each in documents for row in _rows(each, by_partition)])
+
+    context.output.show({"topics": documents}, print_table)
+
+
+def _rows(topic: dict[str, Any], by_partition: bool) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    for group in topic["groups"]:
+        parts = group["partitions"] if by_partition else [{**group, "length": topic["length"]}]
+        for part in parts:
+            label = f"{topic['name']} p{part['partition']}" if by_partition else topic["name"]
+            ages = (part["oldest_undelivered_age_ms"], part["oldest_pending_age_ms"])
+            figures = (part["length"], shown_lag(part["lag"]), part["pending"], *map(shown_age, ages))
+            rows.append((label, group["group"], *figures, topic["dead_letters"]))
+    empty = (topic["name"], "no group", topic["length"], None, None, None, None, topic["dead_letters"])
+    return rows or [empty]

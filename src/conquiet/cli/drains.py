@@ -1,0 +1,144 @@
+"""What `conquiet drain` and `conquiet claim-stale` share: options, limits, and how a report is shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from conquiet.cli.context import CommandContext
+from conquiet.cli.exits import ExitCode, UsageError, exit_code_of
+from conquiet.cli.signals import Stopping
+from conquiet.cli.values import duration_option
+from conquiet.errors import ConquietError, DrainError, text_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from conquiet.consume import DrainLimits, DrainReport
+    from conquiet.queue import RedisStreamsQueue
+
+HandlerName = Annotated[
+    str, typer.Option("--handler", help="The function: package.module:function.", metavar="MODULE:FUNCTION")
+]
+Database = Annotated[
+    str | None,
+    typer.Option("--database", help="SQLAlchemy URL; else the setting `database_url`.", metavar="URL"),
+]
+UseInbox = Annotated[
+    bool, typer.Option("--inbox", help="Remember what was handled, so that its effects happen once.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """The options of `DrainLimits`, which is not imported to show help: what is not given is as it says."""
+
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", min=0, help="Stop after so many; 0 is no limit.")
+    ] = None
+    max_duration: Annotated[
+        int | None, duration_option("--max-duration", "Begin no message after this time.")
+    ] = None
+    max_failures: Annotated[
+        int | None, typer.Option("--max-failures", min=0, help="Stop after so many failures; 0 is no limit.")
+    ] = None
+    max_deliveries: Annotated[
+        int | None,
+        typer.Option(
+            "--max-deliveries", min=0, help="Streams: delivered more often, a message becomes a dead letter."
+        ),
+    ] = None
+    on_error: Annotated[
+        str | None,
+        typer.Option(
+            "--on-error", help="`raise` stops at the first failure, `continue` goes on.", metavar="WHAT"
+        ),
+    ] = None
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="The most messages that one read asks for.")
+    ] = None
+
+    def drain_limits(self, stopping: Stopping, *, idle_ms: int | None = None) -> DrainLimits:
+        """The limits of a drain that a signal stops."""
+        from conquiet.consume import DrainLimits
+
+        given = {**asdict(self), "idle_ms": idle_ms}
+        duration_ms = given.pop("max_duration")
+        given["max_duration_s"] = duration_ms and duration_ms / 1000
+        chosen: dict[str, Any] = {name: value or None for name, value in given.items() if value is not None}
+        return DrainLimits(should_stop=stopping.is_stopping, **chosen)
+
+
+#: The counts of a report.
+COUNTS = ("read", "handled", "skipped", "failed", "retried", "dead_lettered", "handed_back", "taken_over")
+
+
+def load(reference: str) -> Callable[..., Any]:
+    """The handler; modules are also looked for in the current directory, as `python -m` does."""
+    from conquiet.consume import load_handler
+
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return load_handler(reference)
+
+
+def inbox_if(is_used: bool) -> Any:
+    """An inbox, if one is wanted."""
+    if not is_used:
+        return None
+    from conquiet.db import Inbox
+
+    return Inbox()
+
+
+def needed(engine: Engine | None) -> Engine:
+    """The engine; a stream is not drained without one."""
+    if engine is None:
+        raise UsageError("A stream is drained into a database: --database, or the setting `database_url`.")
+    return engine
+
+
+def run_drain(run: Callable[[], DrainReport]) -> tuple[DrainReport, ExitCode]:
+    """Run one drain; an error that has a report is printed, and becomes an exit code."""
+    try:
+        report = run()
+    except DrainError as error:
+        return error.report, ExitCode.FAILED
+    except Exception as error:
+        found: DrainReport | None = getattr(error, "drain_report", None)
+        if found is None:
+            raise
+        typer.echo(f"conquiet: {text_of(error)}", err=True)
+        # The handler's own error, unless it is one of conquiet's: then Redis or the database was unavailable.
+        return found, exit_code_of(error) if isinstance(error, ConquietError) else ExitCode.FAILED
+    has_failed = report.failed or report.retried or report.dead_lettered
+    return report, ExitCode.FAILED if has_failed else ExitCode.DONE
+
+
+def run_stream_drain(
+    context: CommandContext, queue: RedisStreamsQueue, run: Callable[[], DrainReport], *, keeps_name: bool
+) -> ExitCode:
+    """Drain a stream, show the report, and remove the consumer's name unless it is used again."""
+    report, code = run_drain(run)
+    context.output.show({"kind": "stream", **report.to_dict()}, lambda: print_report(context, report))
+    if not keeps_name:
+        # With something pending it stays, to be claimed.
+        queue.remove_consumer(queue.config.consumer_name)
+    return code
+
+
+def print_report(context: CommandContext, report: DrainReport) -> None:
+    """A line of counts for people, and the first failures."""
+    place = report.stream if report.topic is None else f"{report.topic}[{report.partition}]"
+    counts = {name.replace("_", " "): getattr(report, name) for name in COUNTS}
+    shown = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count or name == "handled")
+    context.output.line(f"{place}/{report.group}: {shown} in {report.seconds:.1f} s ({report.stopped_by})")
+    for failure in report.failures[:20]:
+        context.output.line(f"  {failure.id} {text_of(failure.error)}")
+    if report.failed:
+        context.output.line("Failed messages are still pending; see `conquiet pending`.")
