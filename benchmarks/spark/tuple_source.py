@@ -9,9 +9,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from conquiet.spark.batch_reader import StreamBatchReader
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.options import ReadOptions
+from conquiet.spark.read.batch_reader import StreamBatchReader
 
 
 class TupleSource(DataSource):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
 from conquiet.payload import encode_payload
-from conquiet.spark import replies
-from conquiet.spark.replies import entries_of, milliseconds_of
-from conquiet.spark.wire import bulk
+from conquiet.spark.wire import replies
+from conquiet.spark.wire.connection import bulk
+from conquiet.spark.wire.replies import entries_of, milliseconds_of
 
 #: Pieces of the protocol itself: a payload made of them looks like the end of an entry.
 PIECES = st.lists(

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conquiet.spark.row_hashes import hash_rows
+from conquiet.spark.write.row_hashes import hash_rows
 
 TEXTS = st.lists(
     st.one_of(st.none(), st.text(max_size=60), st.integers(0, 9_000).map(lambda n: "y" * n)), max_size=30
@@ -73,7 +73,7 @@ def _as_texts(characters: np.ndarray) -> pa.StringArray:
 
 def test_another_process_computes_the_same_hashes():
     program = (
-        "import pyarrow as pa; from conquiet.spark.row_hashes import hash_rows;"
+        "import pyarrow as pa; from conquiet.spark.write.row_hashes import hash_rows;"
         "print(hash_rows(pa.array(['{\"a\":1}', '', None, 'x' * 5000])).tolist())"
     )
     elsewhere = subprocess.run(

@@ -12,8 +12,8 @@ from conquiet.mq import Message, Producer, Topics
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.errors import DataLossError
 from conquiet.spark.options import ReadOptions
+from conquiet.spark.read.stream_reader import StreamMicroBatchReader
 from conquiet.spark.scripts import sample
-from conquiet.spark.stream_reader import StreamMicroBatchReader
 from tests.with_spark.server_side import add_orders, numbers_in, streams_of
 
 

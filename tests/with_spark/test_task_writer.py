@@ -16,13 +16,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from conquiet.errors import QueueError, TopicError
 from conquiet.mq import HashPartitioner, Message, Producer, Topics
+from conquiet.spark.address import open_place
 from conquiet.spark.errors import RowsDifferError
-from conquiet.spark.lanes import Attempt
 from conquiet.spark.options import WriteOptions
-from conquiet.spark.places import open_place
-from conquiet.spark.targets import open_target
-from conquiet.spark.task_records import TaskRecord
-from conquiet.spark.writers import StreamBatchWriter, TaskWriter, WrittenRows
+from conquiet.spark.task_context import Attempt
+from conquiet.spark.write.task_partitions import TaskRecord
+from conquiet.spark.write.task_writer import TaskWriter, open_target
+from conquiet.spark.write.writers import StreamBatchWriter, WrittenRows
 from tests.with_spark.server_side import envelopes_in, numbers_in, streams_of
 
 DATA = StructType([StructField("data", StringType())])

@@ -9,14 +9,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from conquiet.spark.address import open_place, streams_of
 from conquiet.spark.columns import check_columns
 from conquiet.spark.entry_ids import HIGHEST, LOWEST, IdRange, first_id_of, last_id_of
 from conquiet.spark.options import ReadOptions
-from conquiet.spark.places import open_place, streams_of
-from conquiet.spark.planning import Split, range_of, split_stream
-from conquiet.spark.pushdown import Pushdown, PushFilters
-from conquiet.spark.range_reader import read_range
-from conquiet.spark.rows import RowMaker
+from conquiet.spark.read.pushdown import Pushdown, PushFilters
+from conquiet.spark.read.range_reader import read_range
+from conquiet.spark.read.rows import RowMaker
+from conquiet.spark.read.splits import Split, range_of, split_stream
 
 
 class StreamBatchReader(DataSourceReader):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from conquiet.consume import load_handler
 from conquiet.db import DbSession, Inbox
 from conquiet.errors import DbError
-from conquiet.spark.queries import QUERY_ID
+from conquiet.spark.task_context import QUERY_ID
 
 if TYPE_CHECKING:
     import pyarrow as pa

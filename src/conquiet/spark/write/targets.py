@@ -9,11 +9,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from conquiet.queue.connection import Client, key_beside
+from conquiet.queue.connection import key_beside
 from conquiet.spark.options import WriteOptions
-from conquiet.spark.places import open_topic
-from conquiet.spark.row_hashes import Hashes, hash_rows
-from conquiet.spark.texts import looks_like_objects
+from conquiet.spark.wire.texts import looks_like_objects
+from conquiet.spark.write.row_hashes import Hashes, hash_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +63,6 @@ class Target(Protocol):
 
     def spread_over(self, count: int) -> None:
         """Give rows the partitions that they have in a topic of `count` partitions."""
-
-
-def open_target(client: Client, options: WriteOptions) -> Target:
-    """Where the rows go.
-
-    Raises:
-        TopicError: the topic is not there.
-    """
-    if options.place.topic is None:
-        return StreamTarget(options.place.stream or "", options)
-    # A plain stream needs nothing of the MQ, whose import takes longer than a small write.
-    from conquiet.spark.topic_target import TopicTarget
-
-    return TopicTarget(open_topic(client, options.place.topic), options)
 
 
 def data_of(batch: pa.RecordBatch) -> pa.Array:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from conquiet.spark.texts import bounds_of
+from conquiet.spark.wire.texts import bounds_of
 
 Hashes = NDArray[np.uint64]
 

@@ -13,13 +13,14 @@ import pyarrow as pa
 from redis.exceptions import NoScriptError
 
 from conquiet.queue.connection import queue_error
-from conquiet.spark.bulks import bulks, bytes_of, chunks_of
 from conquiet.spark.errors import RowsDifferError
-from conquiet.spark.node_wire import NodeWire, script_head
-from conquiet.spark.row_hashes import Hashes
 from conquiet.spark.scripts import ADD_NAMED_ROWS, ADD_ROWS
-from conquiet.spark.targets import Load
-from conquiet.spark.wire import bulk
+from conquiet.spark.task_context import Attempt
+from conquiet.spark.wire.bulks import bulks, bytes_of, chunks_of
+from conquiet.spark.wire.connection import bulk
+from conquiet.spark.wire.node_wire import NodeWire, script_head
+from conquiet.spark.write.row_hashes import Hashes
+from conquiet.spark.write.targets import Load
 
 #: What one script adds at most: the server does nothing else meanwhile.
 _MOST_ROWS, _MOST_BYTES = 500, 1 << 20
@@ -28,15 +29,6 @@ _NO_DIGEST = "0" * 16
 
 #: As the number of a batch: whoever comes with any other is too late.
 AFTER_EVERY_BATCH = "9" * 20
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Which write, which batch of it, which task: what all attempts of a task have in common."""
-
-    write_id: str
-    batch: int
-    task: int
 
 
 @dataclass(frozen=True, slots=True)

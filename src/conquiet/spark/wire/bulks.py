@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from conquiet.spark.texts import bounds_of
+from conquiet.spark.wire.texts import bounds_of
 
 _CRLF, _NOTHING = pa.scalar("\r\n"), pa.scalar("")
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from conquiet.errors import TopicError
 from conquiet.mq import ConsistentHashPartitioner, HashPartitioner, Topic
 from conquiet.spark.options import WriteOptions
-from conquiet.spark.row_hashes import Hashes, combine, hash_rows
-from conquiet.spark.targets import Load, column_of, data_of
-from conquiet.spark.wrapping import Wrapper, json_headers, json_keys, with_headers
+from conquiet.spark.wire.envelope_encoder import Wrapper, json_headers, json_keys, with_headers
+from conquiet.spark.write.row_hashes import Hashes, combine, hash_rows
+from conquiet.spark.write.targets import Load, column_of, data_of
 
 _PARTITIONERS: dict[str, type[HashPartitioner | ConsistentHashPartitioner]] = {
     "hash": HashPartitioner,

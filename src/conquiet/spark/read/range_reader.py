@@ -9,8 +9,8 @@ from redis.exceptions import ResponseError
 from conquiet.queue.connection import Client, queue_error
 from conquiet.spark.entry_ids import EntryId, IdRange
 from conquiet.spark.errors import DataLossError
-from conquiet.spark.replies import Entries, entries_of
-from conquiet.spark.wire import Wire, command
+from conquiet.spark.wire.connection import Wire, command
+from conquiet.spark.wire.replies import Entries, entries_of
 
 #: Spark takes few large batches much faster than many small ones; the server needs some milliseconds for one.
 _MOST_ENTRIES, _REPLY_BYTES = 10_000, 3 << 20

@@ -20,16 +20,16 @@ from pyspark.sql.types import StructType
 from conquiet.errors import QueueError
 from conquiet.queue.backlog import as_mapping
 from conquiet.queue.connection import AS_BYTES, Client, visible_errors
-from conquiet.spark.added_counts import added_at_a_glance
-from conquiet.spark.batch_reader import rows_of
+from conquiet.spark.address import open_place, streams_of
 from conquiet.spark.columns import check_columns
 from conquiet.spark.entry_ids import EntryId, first_id_of
-from conquiet.spark.looking import StreamLook, look_at
-from conquiet.spark.offsets import Offset, offsets_of, to_json
 from conquiet.spark.options import ReadOptions
-from conquiet.spark.places import open_place, streams_of
-from conquiet.spark.planning import Split, splits_from
-from conquiet.spark.progress import all_available, at_most, check_nothing_lost
+from conquiet.spark.read.added_counts import added_at_a_glance
+from conquiet.spark.read.batch_reader import rows_of
+from conquiet.spark.read.offsets import Offset, offsets_of, to_json
+from conquiet.spark.read.progress import all_available, at_most, check_nothing_lost
+from conquiet.spark.read.splits import Split, splits_from
+from conquiet.spark.read.stream_info import StreamLook, look_at
 from conquiet.spark.scripts import follow
 
 _GROUP_PREFIX = "group:"

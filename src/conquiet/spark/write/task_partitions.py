@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conquiet.queue.connection import Client, key_beside
-from conquiet.spark.lanes import Attempt
 from conquiet.spark.scripts import note_partitions
+from conquiet.spark.task_context import Attempt
 
 
 class TaskRecord:

@@ -8,7 +8,7 @@ from typing import Any
 
 from conquiet.queue.connection import Client, queue_error
 from conquiet.queue.lua import LuaScript
-from conquiet.spark.wire import Bytes, Wire, bulk, command
+from conquiet.spark.wire.connection import Bytes, Wire, bulk, command
 
 #: While the server runs one script the next is being built and sent.
 _MOST_ON_THE_WAY = 2
