@@ -40,7 +40,7 @@ class TupleReader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[tuple[Any, ...]]:
         import redis
 
-        with redis.Redis.from_url(self._options.place.url) as client:
+        with redis.Redis.from_url(self._options.address.url) as client:
             start = partition.first
             while entries := client.xrange(partition.stream, start, partition.last, count=1_000):
                 for entry_id, fields in entries:

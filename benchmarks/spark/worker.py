@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from conquiet.spark.address import open_place
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.options import ReadOptions, WriteOptions
 from conquiet.spark.read.batch_reader import StreamBatchReader
@@ -34,7 +33,7 @@ def write(url: str, stream: str, batches: int = 100) -> None:
     target = f"{stream}-copy"
     options = WriteOptions.of({"url": url, "stream": target})
     with (
-        open_place(options.place) as client,
+        options.address.connect() as client,
         TaskWriter(
             client, open_target(client, options), options, Attempt(f"bench-{batches}", 0, 0)
         ) as writer,

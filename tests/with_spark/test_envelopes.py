@@ -11,7 +11,7 @@ from conquiet.payload import encode_payload
 from conquiet.spark.columns import HEADERS
 from conquiet.spark.wire import envelope_decoder
 from conquiet.spark.wire.envelope_decoder import unwrap
-from conquiet.spark.wire.envelope_encoder import Wrapper, json_headers, json_keys, new_ids
+from conquiet.spark.wire.envelope_encoder import EnvelopeEncoder, json_headers, json_keys, new_ids
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
     [',"payload":{', '"', "\\", ',"key":null', ',"headers":{}', "\x00id", '},"timestamp":1']
@@ -39,7 +39,7 @@ def test_a_wrapped_column_is_what_the_producer_would_send(messages):
     headers = pa.array([list(headers.items()) for _, headers, _ in messages], HEADERS)
     data = pa.array([encode_payload(payload).decode() for _, _, payload in messages], pa.string())
 
-    wrapped = Wrapper("orders", 2).wrap(
+    wrapped = EnvelopeEncoder("orders", 2).encode(
         data,
         json_keys(keys),
         json_headers(headers, len(data)),

@@ -16,12 +16,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from conquiet.errors import QueueError, TopicError
 from conquiet.mq import HashPartitioner, Message, Producer, Topics
-from conquiet.spark.address import open_place
 from conquiet.spark.errors import RowsDifferError
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.task_context import Attempt
-from conquiet.spark.write.task_partitions import TaskRecord
-from conquiet.spark.write.task_writer import TaskWriter, open_target
+from conquiet.spark.write.task_writer import TaskPartitions, TaskWriter, open_target
 from conquiet.spark.write.writers import StreamBatchWriter, WrittenRows
 from tests.with_spark.server_side import envelopes_in, numbers_in, streams_of
 
@@ -52,7 +50,7 @@ def send(url, rows, attempt, *, dies_after=None, size=100, **place) -> None:
 @contextmanager
 def task_writer(options, attempt):
     with (
-        open_place(options.place) as client,
+        options.address.connect() as client,
         TaskWriter(client, open_target(client, options), options, attempt) as writer,
     ):
         yield writer
@@ -62,13 +60,13 @@ def rows_of(numbers, **more) -> list[dict[str, object]]:
     return [{"data": json.dumps({"number": number}), **more} for number in numbers]
 
 
-def test_a_server_that_lets_the_user_load_no_script_is_a_queue_error(valkey, valkey_url, stream):
-    user, rights = f"user-{uuid.uuid4().hex}", ("on", ">secret", "~*", "+@all", "-script|load")
+def test_a_server_that_lets_the_user_run_no_script_is_a_queue_error(valkey, valkey_url, stream):
+    user, rights = f"user-{uuid.uuid4().hex}", ("on", ">secret", "~*", "+@all", "-eval")
     valkey.execute_command("ACL", "SETUSER", user, *rights)
     url = valkey_url.replace("redis://", f"redis://{user}:secret@")
 
     try:
-        with pytest.raises(QueueError, match="SCRIPT LOAD"):
+        with pytest.raises(QueueError, match="EVAL"):
             send(url, rows_of(range(3)), attempt_of(), stream=stream)
     finally:
         valkey.execute_command("ACL", "DELUSER", user)
@@ -347,7 +345,7 @@ def test_an_attempt_that_saw_fewer_partitions_than_the_one_before_adds_nothing(v
 def test_an_attempt_that_another_overtakes_in_a_grown_topic_adds_nothing(
     valkey, valkey_url, topic, monkeypatch
 ):
-    attempt, rows, count = attempt_of(), rows_of(range(50)), TaskRecord.count
+    attempt, rows, count = attempt_of(), rows_of(range(50)), TaskPartitions.count
 
     def count_and_be_overtaken(record):
         found = count(record)
@@ -356,7 +354,7 @@ def test_an_attempt_that_another_overtakes_in_a_grown_topic_adds_nothing(
         send(valkey_url, rows, attempt, topic=topic.name)
         return found
 
-    monkeypatch.setattr(TaskRecord, "count", count_and_be_overtaken)
+    monkeypatch.setattr(TaskPartitions, "count", count_and_be_overtaken)
 
     with pytest.raises(QueueError, match="spreads rows over 8 partitions, this one over 3"):
         send(valkey_url, rows, attempt, topic=topic.name)

@@ -1,13 +1,14 @@
-"""Which streams a stream or a topic is made of."""
+"""Where entries are: a server, and a stream or the streams of a topic."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from conquiet.arguments import check_name
 from conquiet.errors import TopicError
 from conquiet.queue import Client, open_client
 from conquiet.queue.connection import visible_errors
-from conquiet.spark.options import Place
 
 if TYPE_CHECKING:
     from conquiet.mq import Topic
@@ -16,17 +17,40 @@ if TYPE_CHECKING:
 _PATIENCE_MS = 25_000
 
 
-def open_place(place: Place) -> Client:
-    """A client for the place's server; RESP2, since replies are read as the bytes they come in."""
-    with visible_errors("connect", stream=place.stream or place.topic or "", group=None):
-        return open_client(place.url, block_ms=_PATIENCE_MS, protocol=2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamAddress:
+    """A server, and a stream or a topic."""
+
+    url: str
+    stream: str | None = None
+    topic: str | None = None
+
+    def __post_init__(self) -> None:
+        check_name("url", self.url)
+        if (self.stream is None) == (self.topic is None):
+            raise ValueError(
+                f"either stream or topic must be given, got stream={self.stream!r} and topic={self.topic!r}"
+            )
+        check_name("stream" if self.stream is not None else "topic", self.stream or self.topic)
+
+    def connect(self) -> Client:
+        """A client for the server; RESP2, since replies are read as the bytes they come in."""
+        with visible_errors("connect", stream=self.stream or self.topic or "", group=None):
+            return open_client(self.url, block_ms=_PATIENCE_MS, protocol=2)
+
+    def streams(self, client: Client) -> list[str]:
+        """The stream of each partition, in order."""
+        if self.topic is None:
+            return [self.stream or ""]
+        topic = open_topic(client, self.topic)
+        return [topic.keys.stream(partition) for partition in topic.partitions]
 
 
 def open_topic(client: Client, name: str) -> Topic:
     """The topic.
 
     Raises:
-        TopicError: nobody has created it; a plain stream is read and written with `stream`.
+        TopicError: it was never created; a plain stream is read and written with `stream`.
     """
     from conquiet.mq import Topics
 
@@ -36,11 +60,3 @@ def open_topic(client: Client, name: str) -> Topic:
             name, "is not there; `Topics.create` makes it, and the option `stream` is for plain streams"
         )
     return topic
-
-
-def streams_of(client: Client, place: Place) -> list[str]:
-    """The stream of each partition, in order."""
-    if place.topic is None:
-        return [place.stream or ""]
-    topic = open_topic(client, place.topic)
-    return [topic.keys.stream(partition) for partition in topic.partitions]

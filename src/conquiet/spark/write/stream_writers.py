@@ -1,68 +1,59 @@
-"""How rows get into one stream: each once per task, each once by its name, or just added."""
+"""How rows are added to one stream: each once per task, each once per dedupe id, or without a check."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from redis.exceptions import NoScriptError
+import pyarrow.compute as pc
+from redis.exceptions import ResponseError
 
 from conquiet.queue.connection import queue_error
 from conquiet.spark.errors import RowsDifferError
-from conquiet.spark.scripts import ADD_NAMED_ROWS, ADD_ROWS
-from conquiet.spark.task_context import Attempt
-from conquiet.spark.wire.bulks import bulks, bytes_of, chunks_of
-from conquiet.spark.wire.connection import bulk
-from conquiet.spark.wire.node_wire import NodeWire, script_head
-from conquiet.spark.write.row_hashes import Hashes
-from conquiet.spark.write.targets import Load
+from conquiet.spark.scripts import (
+    AddedRows,
+    Hashes,
+    TaskKey,
+    add_rows_by_id,
+    add_rows_of_task,
+)
+from conquiet.spark.wire.connection import ServerConnection
+from conquiet.spark.wire.texts import bounds_of
+from conquiet.spark.write.targets import StreamRows
 
 #: What one script adds at most: the server does nothing else meanwhile.
 _MOST_ROWS, _MOST_BYTES = 500, 1 << 20
 
-_NO_DIGEST = "0" * 16
-
-#: As the number of a batch: whoever comes with any other is too late.
-AFTER_EVERY_BATCH = "9" * 20
-
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    rows: pa.Array
+    data: pa.Array
     hashes: Hashes
-    digest: str
-
-    def __len__(self) -> int:
-        return len(self.hashes)
+    #: What is in the stream once the chunk is added.
+    after: AddedRows
 
 
-class TaskLane:
+class OncePerTaskWriter:
     """Adds each row once, whatever earlier or parallel attempts of the task have added, in any order."""
 
-    def __init__(self, node: NodeWire, stream: str, key: str, attempt: Attempt, window_ms: int) -> None:
-        self._node = node
-        self._stream = stream
-        self._keys = [stream, key]
-        self._attempt = attempt
-        self._fixed = [str(window_ms).encode(), f"{attempt.batch:020}".encode()]
-        #: Rows of the task in the stream and the digest over them: as confirmed, and as it will be.
-        self._known, self._digest = 0, _NO_DIGEST
-        self._coming, self._coming_digest = 0, _NO_DIGEST
-        #: What other attempts have added and this one has not come to yet.
+    def __init__(self, connection: ServerConnection, task: TaskKey, task_number: int) -> None:
+        self._connection = connection
+        self._task = task
+        self._task_number = task_number
+        #: Rows of the task in the stream: as confirmed, and as it will be if no other attempt adds any.
+        self._added = self._expected = AddedRows()
+        #: Rows that other attempts have added, and that this one has not come to yet, by their hash.
         self._others: Counter[int] = Counter()
         self._refused: list[_Chunk] = []
-        node.load(ADD_ROWS)
 
-    def add(self, load: Load) -> None:
+    def add(self, rows: StreamRows) -> None:
         """Send rows; an error may be that of rows sent before."""
-        self._push_all(load.data, load.hashes)
-        while self._refused:
-            self._push_refused()
+        self._send_all(rows.data, rows.hashes)
+        self._send_refused()
 
     def finish(self) -> None:
         """Wait until every row is in the stream.
@@ -70,126 +61,118 @@ class TaskLane:
         Raises:
             RowsDifferError: another attempt has added rows that this one does not have.
         """
-        if not self._coming:
-            # Nothing to add: all that others have added is too much.
-            nothing = np.empty(0, dtype=np.uint64)
-            self._push(_Chunk(pa.array([], pa.string()), nothing, self._digest), pa.array([], pa.string()))
-        self._node.settle_all()
-        while self._refused:
-            self._push_refused()
-        extra = self._others.total()
-        if extra:
-            raise RowsDifferError(stream=self._stream, task=self._attempt.task, extra=extra)
+        if not self._expected.count:
+            # Without rows: any row that another attempt has added is one too many.
+            self._send(_Chunk(pa.array([], pa.string()), np.empty(0, dtype=np.uint64), self._expected))
+        self._connection.wait()
+        self._send_refused()
+        if extra := self._others.total():
+            raise RowsDifferError(stream=self._task.stream, task=self._task_number, extra=extra)
 
-    def _push_all(self, data: pa.Array, hashes: Hashes) -> None:
+    def _send_all(self, data: pa.Array, hashes: Hashes) -> None:
         if self._others:
-            rows = self._not_added_by_others(hashes)
-            data, hashes = data.take(pa.array(rows)), hashes[rows]
-        texts = bulks(data)
-        for first, last in chunks_of(texts, _MOST_ROWS, _MOST_BYTES):
+            missing = []
+            for row, value in enumerate(hashes.tolist()):
+                if self._others.get(value, 0):
+                    self._others[value] -= 1
+                else:
+                    missing.append(row)
+            data, hashes = data.take(pa.array(missing, pa.int64())), hashes[missing]
+        for first, last in _chunks_of(data):
             some = hashes[first:last]
-            digest = _digest_after(self._coming_digest, some)
-            self._push(
-                _Chunk(data.slice(first, last - first), some, digest), texts.slice(first, last - first)
-            )
+            self._send(_Chunk(data.slice(first, last - first), some, self._expected.and_then(some)))
 
-    def _push(self, chunk: _Chunk, texts: pa.Array) -> None:
-        digests = [self._coming_digest.encode(), chunk.digest.encode()]
-        arguments = [*self._fixed, str(self._coming).encode(), *digests, chunk.hashes.astype("<u8").tobytes()]
-        head = script_head(ADD_ROWS, self._keys, arguments, len(chunk))
-        self._coming, self._coming_digest = self._coming + len(chunk), chunk.digest
-        self._node.push([head, bytes_of(texts)], partial(self._settle, chunk))
+    def _send(self, chunk: _Chunk) -> None:
+        known, self._expected = self._expected, chunk.after
+        rows, settle = _bytes_of(chunk.data), partial(self._settle, chunk)
+        add_rows_of_task(self._connection, self._task, known, chunk.after, rows, chunk.hashes, settle)
 
-    def _settle(self, chunk: _Chunk, reply: Any) -> None:
+    def _settle(self, chunk: _Chunk, others: tuple[AddedRows, Hashes] | None) -> None:
         if self._refused:
-            # It was sent on the belief that the one before it would be added.
+            # Sent on the assumption that the one before it would be added; whether it was is asked again.
             self._refused.append(chunk)
-        elif reply == 0:
-            self._known, self._digest = self._known + len(chunk), chunk.digest
-        elif isinstance(reply, NoScriptError) and len(chunk):
-            self._refused.append(chunk)
-        elif isinstance(reply, Exception):
-            raise queue_error("EVALSHA", reply, stream=self._stream, group=None) from reply
+        elif others is None:
+            self._added = chunk.after
         else:
-            digest, added = reply
-            others = np.frombuffer(added, dtype="<u8")
-            self._known, self._digest = self._known + len(others), digest.decode()
-            self._others.update(others.tolist())
+            self._added, hashes = others
+            self._others.update(hashes.tolist())
             self._refused.append(chunk)
 
-    def _push_refused(self) -> None:
-        self._node.load(ADD_ROWS)
-        chunks, self._refused = self._refused, []
-        self._coming, self._coming_digest = self._known, self._digest
-        for chunk in chunks:
-            self._push_all(chunk.rows, chunk.hashes)
-        self._node.settle_all()
-
-    def _not_added_by_others(self, hashes: Hashes) -> Any:
-        rows = []
-        for row, value in enumerate(hashes.tolist()):
-            if self._others.get(value, 0):
-                self._others[value] -= 1
-            else:
-                rows.append(row)
-        return np.array(rows, dtype=np.int64)
+    def _send_refused(self) -> None:
+        while self._refused:
+            # What is still in flight is refused too.
+            self._connection.wait()
+            chunks, self._refused = self._refused, []
+            self._expected = self._added
+            for chunk in chunks:
+                self._send_all(chunk.data, chunk.hashes)
+            self._connection.wait()
 
 
-class NamedLane:
-    """Adds each row unless its dedupe id was added within the window, by anybody."""
+class OncePerIdWriter:
+    """Adds each row unless its dedupe id was added within the window, by any producer."""
 
-    def __init__(self, node: NodeWire, stream: str, dedupe_keys: list[str], window_ms: int) -> None:
-        self._node = node
-        self._stream = stream
+    def __init__(
+        self, connection: ServerConnection, stream: str, dedupe_keys: list[str], window_ms: int
+    ) -> None:
+        self._connection = connection
         self._keys = [stream, *dedupe_keys]
-        self._window = str(window_ms).encode()
-        node.load(ADD_NAMED_ROWS)
+        self._window_ms = window_ms
 
-    def add(self, load: Load) -> None:
-        """Send rows."""
-        if load.names is None or load.names.null_count:
-            raise ValueError(f"the dedupe column has no value in some rows for stream {self._stream!r}")
-        texts = bulks(load.names.cast(pa.string()), load.data)
-        for first, last in chunks_of(texts, _MOST_ROWS, _MOST_BYTES):
-            head = script_head(ADD_NAMED_ROWS, self._keys, [self._window], 2 * (last - first))
-            self._node.push([head, bytes_of(texts.slice(first, last - first))], self._settle)
+    def add(self, rows: StreamRows) -> None:
+        """Send rows; an error may be that of rows sent before."""
+        if rows.ids is None or rows.ids.null_count:
+            raise ValueError(f"the dedupe column has no value in some rows for stream {rows.stream!r}")
+        ids = _bytes_of(rows.ids.cast(pa.string()))
+        for first, last in _chunks_of(rows.data):
+            data = _bytes_of(rows.data.slice(first, last - first))
+            add_rows_by_id(self._connection, self._keys, ids[first:last], data, self._window_ms)
 
     def finish(self) -> None:
-        """Wait for every reply."""
-        self._node.settle_all()
-
-    def _settle(self, reply: Any) -> None:
-        if isinstance(reply, Exception):
-            raise queue_error("EVALSHA", reply, stream=self._stream, group=None) from reply
+        """Wait until every row is in the stream."""
+        self._connection.wait()
 
 
-class PlainLane:
+class PlainWriter:
     """Adds rows; a task that is tried again adds them again."""
 
-    def __init__(self, node: NodeWire, stream: str) -> None:
-        self._node = node
+    def __init__(self, connection: ServerConnection, stream: str) -> None:
+        self._connection = connection
         self._stream = stream
-        self._head = (b"*5\r\n$4\r\nXADD\r\n" + bulk(stream.encode()) + b"$1\r\n*\r\n$4\r\ndata\r\n").decode()
+        # The command for an empty row, up to the length of the row: so only this much is packed row by row.
+        empty = connection.pack("XADD", stream, "*", "data", "")
+        self._command_start = empty.decode().removesuffix("0\r\n\r\n")
 
-    def add(self, load: Load) -> None:
-        """Send rows."""
-        texts = bulks(load.data, prefix=self._head)
-        for first, last in chunks_of(texts, _MOST_ROWS, _MOST_BYTES):
-            self._node.push_many(bytes_of(texts.slice(first, last - first)), self._settle)
+    def add(self, rows: StreamRows) -> None:
+        """Add rows."""
+        lengths = pc.binary_length(rows.data).cast(pa.string())
+        commands = pc.binary_join_element_wise(self._command_start, lengths, "\r\n", rows.data, "\r\n", "")
+        starts, ends = bounds_of(commands)
+        packed = memoryview(commands.buffers()[2])
+        for first, last in _chunks_of(rows.data):
+            self._connection.send_raw(packed[int(starts[first]) : int(ends[last - 1])])
+            replies = self._connection.receive_raw().tobytes()
+            if (start := (b"\n" + replies).find(b"\n-")) >= 0:
+                error = ResponseError(replies[start + 1 :].partition(b"\r")[0].decode(errors="replace"))
+                raise queue_error("XADD", error, stream=self._stream, group=None)
 
     def finish(self) -> None:
-        """Wait for every reply."""
-        self._node.settle_all()
-
-    def _settle(self, reply: Any) -> None:
-        text = reply.tobytes()
-        if text.startswith(b"-") or b"\n-" in text:
-            error = text[text.find(b"\n-") + 1 :].partition(b"\r")[0].decode(errors="replace")
-            raise queue_error("XADD", RuntimeError(error), stream=self._stream, group=None)
+        """Every row is in the stream already."""
 
 
-Lane = TaskLane | NamedLane | PlainLane
+StreamWriter = OncePerTaskWriter | OncePerIdWriter | PlainWriter
 
 
-def _digest_after(digest: str, hashes: Hashes) -> str:
-    return blake2b(hashes.astype("<u8").tobytes(), key=digest.encode(), digest_size=8).hexdigest()
+def _chunks_of(texts: pa.Array) -> Iterator[tuple[int, int]]:
+    starts, ends = bounds_of(texts)
+    first = 0
+    while first < len(texts):
+        fitting = int(np.searchsorted(ends, starts[first] + _MOST_BYTES, side="right"))
+        last = max(first + 1, min(fitting, first + _MOST_ROWS))
+        yield first, last
+        first = last
+
+
+def _bytes_of(texts: pa.Array) -> list[bytes]:
+    rows: list[bytes] = texts.cast(pa.binary()).to_pylist()
+    return rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from types import TracebackType
 
 import pyarrow as pa
 
@@ -10,15 +11,16 @@ from conquiet.errors import QueueError
 from conquiet.queue.connection import Client, key_beside
 from conquiet.spark.address import open_topic
 from conquiet.spark.options import WriteOptions
+from conquiet.spark.scripts import TaskKey, record_partitions
 from conquiet.spark.task_context import Attempt
-from conquiet.spark.wire.connection import node_of
-from conquiet.spark.wire.node_wire import NodeWire
-from conquiet.spark.write.stream_writers import Lane, NamedLane, PlainLane, TaskLane
+from conquiet.spark.wire.connection import ServerConnection, server_of
+from conquiet.spark.write.stream_writers import (
+    OncePerIdWriter,
+    OncePerTaskWriter,
+    PlainWriter,
+    StreamWriter,
+)
 from conquiet.spark.write.targets import StreamTarget, Target
-from conquiet.spark.write.task_partitions import TaskRecord
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 
 def open_target(client: Client, options: WriteOptions) -> Target:
@@ -27,12 +29,13 @@ def open_target(client: Client, options: WriteOptions) -> Target:
     Raises:
         TopicError: the topic is not there.
     """
-    if options.place.topic is None:
-        return StreamTarget(options.place.stream or "", options)
+    address = options.address
+    if address.topic is None:
+        return StreamTarget(address.stream or "", options)
     # A plain stream needs nothing of the MQ, whose import takes longer than a small write.
     from conquiet.spark.write.topic_target import TopicTarget
 
-    return TopicTarget(open_topic(client, options.place.topic), options)
+    return TopicTarget(open_topic(client, address.topic), options)
 
 
 class TaskWriter:
@@ -43,22 +46,23 @@ class TaskWriter:
         self._target = target
         self._options = options
         self._attempt = attempt
-        self._nodes: dict[int, NodeWire] = {}
-        self._lanes: dict[str, Lane] = {}
-        self._record = self._open_record()
-        self._count = len(target.streams)
+        self._connections: dict[int, ServerConnection] = {}
+        self._writers: dict[str, StreamWriter] = {}
+        self._is_once_per_task = options.dedupe == "rows" and options.dedupe_column is None
+        self._partitions: TaskPartitions | None = None
+        if self._is_once_per_task and options.address.topic is not None:
+            self._partitions = TaskPartitions(client, target.streams, attempt, options.dedupe_window_ms)
+        #: The keys by which another attempt of the task knows what was added.
         self.keys: list[str] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Send the rows of one Arrow batch, each to its stream."""
-        if self._record is not None and not self._lanes:
+        if self._partitions is not None and not self._writers:
             # As for the attempt before, also if the topic has grown since: each row to the same partition.
-            self._count = self._record.count()
-            self._target.spread_over(self._count)
-        for load in self._target.loads(batch):
-            if load.stream not in self._lanes:
-                self._lanes[load.stream] = self._open_lane(load.stream)
-            self._lanes[load.stream].add(load)
+            self._target.spread_over(self._partitions.count())
+        for rows in self._target.rows_by_stream(batch):
+            writer = self._writers.get(rows.stream) or self._open_writer(rows.stream)
+            writer.add(rows)
 
     def finish(self) -> None:
         """Wait until all rows are in their streams.
@@ -66,10 +70,13 @@ class TaskWriter:
         Raises:
             RowsDifferError: another attempt has added rows that this one does not have, to whatever stream.
         """
-        for stream in self._streams_of_others():
-            self._lanes[stream] = self._open_lane(stream)
-        for lane in self._lanes.values():
-            lane.finish()
+        if self._is_once_per_task:
+            streams = self._target.streams if self._partitions is None else self._partitions.recorded()
+            for stream in streams:
+                if stream not in self._writers:
+                    self._open_writer(stream)
+        for writer in self._writers.values():
+            writer.finish()
 
     def __enter__(self) -> TaskWriter:
         return self
@@ -77,32 +84,64 @@ class TaskWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for node in self._nodes.values():
-            node.close()
+        for connection in self._connections.values():
+            connection.close()
 
-    def _open_lane(self, stream: str) -> Lane:
-        node, options = self._node(stream), self._options
+    def _open_writer(self, stream: str) -> StreamWriter:
+        server, options = id(server_of(self._client, stream)), self._options
+        connection = self._connections.get(server) or ServerConnection(self._client, stream)
+        self._connections[server] = connection
+        writer: StreamWriter
         if options.dedupe_column is not None:
-            return NamedLane(node, stream, self._target.dedupe_keys(stream), options.dedupe_window_ms)
-        if options.dedupe == "off":
-            return PlainLane(node, stream)
-        if self._record is not None:
-            self._note(self._record, stream)
-        key = key_beside(stream, f"spark:{self._attempt.write_id}:{self._attempt.task}")
-        self.keys.append(key)
-        return TaskLane(node, stream, key, self._attempt, options.dedupe_window_ms)
+            keys = self._target.dedupe_keys(stream)
+            writer = OncePerIdWriter(connection, stream, keys, options.dedupe_window_ms)
+        elif options.dedupe == "off":
+            writer = PlainWriter(connection, stream)
+        else:
+            if self._partitions is not None:
+                # Before the first row: an attempt after a crash looks into the record for what was added.
+                self._partitions.record(stream)
+                if not self.keys:
+                    self.keys.append(self._partitions.key)
+            attempt = self._attempt
+            key = key_beside(stream, f"spark:{attempt.write_id}:{attempt.task}")
+            self.keys.append(key)
+            task = TaskKey(stream, key, attempt.batch, options.dedupe_window_ms)
+            writer = OncePerTaskWriter(connection, task, attempt.task)
+        self._writers[stream] = writer
+        return writer
 
-    def _open_record(self) -> TaskRecord | None:
-        options = self._options
-        if options.place.topic is None or options.dedupe == "off" or options.dedupe_column is not None:
-            return None
-        return TaskRecord(self._client, self._target.streams, self._attempt, options.dedupe_window_ms)
 
-    def _note(self, record: TaskRecord, stream: str) -> None:
-        # Before the first row: an attempt that comes after a crash looks there.
-        agreed = record.note(stream)
-        if record.key not in self.keys:
-            self.keys.append(record.key)
+class TaskPartitions:
+    """What all attempts of one task agree on: which partitions they add to, out of how many.
+
+    The server keeps it beside the first partition, as long as what it keeps of the task's rows.
+    """
+
+    def __init__(self, client: Client, streams: Sequence[str], attempt: Attempt, window_ms: int) -> None:
+        self._client = client
+        self._streams = streams
+        self._attempt = attempt
+        self._window_ms = window_ms
+        self._count = len(streams)
+        self.key = key_beside(streams[0], f"spark:{attempt.write_id}:{attempt.task}:partitions")
+
+    def count(self) -> int:
+        """How many partitions the topic had for the first attempt that added something; now, if none has."""
+        self._count = self._record()[0]
+        return self._count
+
+    def recorded(self) -> list[str]:
+        """The streams that attempts have added to, or were about to."""
+        return [self._streams[partition] for partition in self._record()[1]]
+
+    def record(self, stream: str) -> None:
+        """Record that this attempt is about to add to a stream.
+
+        Raises:
+            QueueError: another attempt divides rows among another number of partitions.
+        """
+        agreed, _ = self._record(self._streams.index(stream))
         if agreed != self._count:
             raise QueueError(
                 "XADD",
@@ -112,17 +151,12 @@ class TaskWriter:
                 f"{self._count}: the topic has grown meanwhile, and the task must begin anew",
             )
 
-    def _streams_of_others(self) -> list[str]:
-        if self._record is not None:
-            written = self._record.noted()
-        elif self._options.dedupe == "off" or self._options.dedupe_column is not None:
-            written = []
-        else:
-            written = self._target.streams
-        return [stream for stream in written if stream not in self._lanes]
-
-    def _node(self, stream: str) -> NodeWire:
-        server = id(node_of(self._client, stream))
-        if server not in self._nodes:
-            self._nodes[server] = NodeWire(self._client, stream)
-        return self._nodes[server]
+    def _record(self, *partitions: int) -> tuple[int, list[int]]:
+        return record_partitions(
+            self._client,
+            self.key,
+            partitions,
+            count=len(self._streams),
+            batch=self._attempt.batch,
+            window_ms=self._window_ms,
+        )
