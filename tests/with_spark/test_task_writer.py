@@ -273,6 +273,41 @@ def test_what_is_no_json_object_is_not_written(valkey, valkey_url, stream, data)
     assert valkey.xlen(stream) == 0
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        '{"a":1},"forGroup":"other","payload":{"b":2}',
+        '{"a":"{"},"headers":{"x":"}"}',
+        '{"a":{}}\n{"b":{}}',
+        '{"a":"\\"},"b":{"c":"d"}}}',
+    ],
+)
+def test_a_text_that_would_add_members_to_its_envelope_is_not_written(valkey, valkey_url, topic, data):
+    with pytest.raises(ValueError, match=r"data must be a JSON object, got '\{\"a\"") as refused:
+        send(valkey_url, [{"data": '{"n":{}}'}, {"data": data}], attempt_of(), topic=topic.name)
+
+    assert refused.value.__cause__ is not None
+    assert [valkey.xlen(stream) for stream in streams_of(topic)] == [0, 0, 0]
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.recursive(st.text(), lambda inner: st.dictionaries(st.text(), inner), max_leaves=8)))
+def test_every_json_object_is_written_as_it_is(valkey, valkey_url, topic, values):
+    rows = [
+        {"data": json.dumps({"value": value}, indent=index % 2 or None)} for index, value in enumerate(values)
+    ]
+    written = {stream: valkey.xlen(stream) for stream in streams_of(topic)}
+
+    send(valkey_url, rows, attempt_of(), topic=topic.name)
+
+    added = [
+        json.dumps(json.loads(fields[b"data"])["payload"]["value"])
+        for stream, count in written.items()
+        for _, fields in valkey.xrange(stream)[count:]
+    ]
+    assert sorted(added) == sorted(json.dumps(value) for value in values)
+
+
 def test_rows_of_any_size_are_added(valkey, valkey_url, stream):
     texts = ["x" * size for size in (0, 1, 9, 10, 99, 100, 70_000, 3_000_000)]
     rows = [{"data": json.dumps({"text": text})} for text in texts]
