@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from conquiet.consume import load_handler
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.pool import NullPool
+
+from conquiet.consume import DeadLetter, Retry, check_handler, load_handler
+from conquiet.consume.handling import MessageHandling
 from conquiet.db import DbSession, Inbox
-from conquiet.errors import DbError
-from conquiet.spark.task_context import QUERY_ID
+from conquiet.errors import ConquietError
+from conquiet.spark.task_context import QUERY_ID, current_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,75 +36,76 @@ def drain_batch(
     Args:
         handler: a function, or `package.module:function`.
         name: of this query; with another one, or with a new checkpoint, every batch is new.
+
+    Raises:
+        TypeError: the handler would not run when it is called; of a reference, this fails the batch.
     """
+    if not isinstance(handler, str):
+        check_handler(handler)
 
     def drain(df: DataFrame, batch_id: int) -> None:
         Inbox(table=inbox_table).create_table(_engine(database_url))
         parts = df.rdd.getNumPartitions()
-        work = _partition_work(handler, database_url, inbox_table, f"{name}:{batch_id}", parts)
+
+        def handle_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            import pyarrow as pa
+
+            task = current_task()
+            query = task.getLocalProperty(QUERY_ID)
+            stream = f"spark:{name}:{batch_id}" if query is None else f"spark:{query}:{name}:{batch_id}"
+            partition = PartitionMessage(stream, f"{task.partitionId()}/{parts}", batches)
+            engine = _engine(database_url)
+            try:
+                _handle(partition, handler, engine, Inbox(table=inbox_table))
+            finally:
+                engine.dispose()
+            yield pa.record_batch([pa.array([partition.read], pa.int64())], names=["rows"])
+
         # An action that returns a number for each partition, and moves the rows as Arrow batches.
-        df.mapInArrow(work, "rows long").collect()
+        df.mapInArrow(handle_partition, "rows long").collect()
 
     return drain
 
 
-def _partition_work(
-    handler: BatchHandler | str, database_url: str, inbox_table: str, batch: str, parts: int
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        from pyspark import TaskContext
+@dataclass(slots=True)
+class PartitionMessage:
+    """One partition of one batch, as the message that `MessageHandling` handles."""
 
-        task = TaskContext.get()
-        assert task is not None  # noqa: S101 -- Spark runs this in a task
-        call = load_handler(handler) if isinstance(handler, str) else handler
-        inbox, count = Inbox(table=inbox_table), 0
+    stream: str
+    id: str
+    batches: Iterator[pa.RecordBatch]
+    group: str = "drain_batch"
+    attempt: int = 1
+    #: Rows that the handler has taken so far.
+    read: int = 0
 
-        def rows() -> Iterator[dict[str, Any]]:
-            nonlocal count
-            for record_batch in batches:
-                count += record_batch.num_rows
-                yield from record_batch.to_pylist()
+    @property
+    def original_id(self) -> str:
+        """By which the inbox knows it."""
+        return self.id
 
-        query = task.getLocalProperty(QUERY_ID)
-        place = {
-            "stream": f"spark:{batch}" if query is None else f"spark:{query}:{batch}",
-            "group": "drain_batch",
-            "entry_id": f"{task.partitionId()}/{parts}",
-        }
-        engine = _engine(database_url)
-        try:
-            with DbSession(engine) as session:
-                _record(inbox, session, place)
-                call(rows(), session)
-        except _FoundInInboxError as found:
-            _confirm(inbox, engine, place, found)
-            count = 0
-        finally:
-            engine.dispose()
-        yield pa.record_batch([pa.array([count], pa.int64())], names=["rows"])
-
-    return work
+    @property
+    def payload(self) -> Iterator[dict[str, Any]]:
+        """The rows, one after the other."""
+        for batch in self.batches:
+            self.read += batch.num_rows
+            yield from batch.to_pylist()
 
 
-def _record(inbox: Inbox, session: DbSession, place: dict[str, str]) -> None:
-    if inbox.record(session, **place) is None:
-        raise _FoundInInboxError
+def _handle(partition: PartitionMessage, handler: BatchHandler | str, engine: Engine, inbox: Inbox) -> None:
+    call = load_handler(handler) if isinstance(handler, str) else handler
+    check_handler(call)
+    handling = MessageHandling(lambda message, session: call(message.payload, session), engine, inbox)
+    try:
+        outcome = handling.handle(partition)
+    finally:
+        handling.release()
+    if isinstance(outcome, Retry | DeadLetter):
+        raise ConquietError(
+            f"the handler answered {outcome!r} for partition {partition.id} of {partition.stream}: a batch "
+            "is handled as a whole; raise an error to have Spark run it again"
+        )
 
 
-def _confirm(inbox: Inbox, engine: Any, place: dict[str, str], found: Exception) -> None:
-    # The insert was refused; only a committed row says that the partition is done.
-    with DbSession(engine) as session:
-        if not inbox.has(session, **place):
-            raise DbError(f"the inbox refused {' '.join(place.values())} but does not have it") from found
-
-
-class _FoundInInboxError(Exception):
-    """Leaves the transaction of a partition that was handled before."""
-
-
-def _engine(database_url: str) -> Any:
-    from sqlalchemy import create_engine
-    from sqlalchemy.pool import NullPool
-
+def _engine(database_url: str) -> Engine:
     return create_engine(database_url, poolclass=NullPool)
