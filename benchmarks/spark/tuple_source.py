@@ -9,9 +9,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from conquiet.spark.batch_reader import StreamBatchReader
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.options import ReadOptions
+from conquiet.spark.read.batch_reader import StreamBatchReader
 
 
 class TupleSource(DataSource):
@@ -40,7 +40,7 @@ class TupleReader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[tuple[Any, ...]]:
         import redis
 
-        with redis.Redis.from_url(self._options.place.url) as client:
+        with redis.Redis.from_url(self._options.address.url) as client:
             start = partition.first
             while entries := client.xrange(partition.stream, start, partition.last, count=1_000):
                 for entry_id, fields in entries:

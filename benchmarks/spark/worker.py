@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from conquiet.spark.batch_reader import StreamBatchReader
 from conquiet.spark.columns import SCHEMA
-from conquiet.spark.lanes import Attempt
 from conquiet.spark.options import ReadOptions, WriteOptions
-from conquiet.spark.places import open_place
-from conquiet.spark.targets import open_target
-from conquiet.spark.writers import TaskWriter
+from conquiet.spark.read.batch_reader import StreamBatchReader
+from conquiet.spark.task_context import Attempt
+from conquiet.spark.write.task_writer import TaskWriter, open_target
 
 _BATCH = 10_000
 
@@ -35,7 +33,7 @@ def write(url: str, stream: str, batches: int = 100) -> None:
     target = f"{stream}-copy"
     options = WriteOptions.of({"url": url, "stream": target})
     with (
-        open_place(options.place) as client,
+        options.address.connect() as client,
         TaskWriter(
             client, open_target(client, options), options, Attempt(f"bench-{batches}", 0, 0)
         ) as writer,

@@ -8,7 +8,7 @@ from typing import Any
 
 from conquiet.mq import Topic
 from conquiet.spark.jobs import arguments_of
-from conquiet.spark.jobs.running import run_job
+from conquiet.spark.jobs.runner import run_job
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from pyspark.errors import PySparkException
 
 from conquiet.mq import Message, Producer
 from conquiet.spark import RedisStreamSource, register
-from conquiet.spark.batch_reader import StreamBatchReader
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.options import ReadOptions
+from conquiet.spark.read.batch_reader import StreamBatchReader
 from tests.with_spark.server_side import add_orders, add_orders_evenly
 
 

@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from sqlalchemy import create_engine, text
 
+from conquiet.consume import Retry
 from conquiet.db import Inbox
 from conquiet.spark import drain_batch
 from tests.with_spark.server_side import add_orders, streams_of
@@ -115,3 +116,72 @@ def test_a_row_that_the_inbox_refuses_but_does_not_have_is_an_error(
         drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
 
     assert numbers_of(numbers_table) == []
+
+
+def yield_numbers(rows, session):
+    """Does nothing until somebody iterates over what it returns."""
+    insert_numbers(rows, session)
+    yield
+
+
+async def await_numbers(rows, session):
+    """Does nothing until somebody awaits it."""
+    insert_numbers(rows, session)
+
+
+def return_unfinished(rows, session):
+    """Looks like a plain function."""
+    return yield_numbers(rows, session)
+
+
+def ask_for_retry(rows, session):
+    """Answers as a handler of single messages may."""
+    insert_numbers(rows, session)
+    return Retry(reason="the shop is closed")
+
+
+@pytest.mark.parametrize("handler", [yield_numbers, await_numbers])
+def test_a_handler_that_would_not_run_is_refused(spark, valkey, stream, numbers_table, read, handler):
+    add_orders(valkey, stream, range(10))
+    reference = f"tests.with_spark.test_drain_batch:{handler.__name__}"
+
+    for given in (handler, reference):
+        with pytest.raises((TypeError, PySparkException), match="would not run when it is called"):
+            drain_batch(given, numbers_table, name="n")(read(stream=stream), 0)
+    drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
+
+    assert numbers_of(numbers_table) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [(return_unfinished, "which has not run yet"), (ask_for_retry, "the shop is closed")],
+)
+def test_an_answer_that_is_no_end_fails_the_partition(
+    spark, valkey, stream, numbers_table, read, handler, message
+):
+    add_orders(valkey, stream, range(10))
+    reference = f"tests.with_spark.test_drain_batch:{handler.__name__}"
+
+    with pytest.raises(PySparkException, match=message):
+        drain_batch(reference, numbers_table, name="n")(read(stream=stream), 0)
+    drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
+
+    assert numbers_of(numbers_table) == list(range(10))
+
+
+def test_a_handler_that_commits_by_itself_and_fails_gets_its_rows_again(
+    spark, valkey, stream, numbers_table, read
+):
+    add_orders(valkey, stream, range(10))
+
+    def commit_and_fail(rows, session):
+        session.execute(text("INSERT INTO numbers VALUES (100)"))
+        session.connection.connection.commit()
+        raise RuntimeError("behind its own commit")
+
+    with pytest.raises(PySparkException, match="behind its own commit"):
+        drain_batch(commit_and_fail, numbers_table, name="n")(read(stream=stream), 0)
+    drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
+
+    assert [number for number in numbers_of(numbers_table) if number < 100] == list(range(10))

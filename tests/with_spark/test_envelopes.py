@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from conquiet.mq import Envelope
 from conquiet.payload import encode_payload
-from conquiet.spark import unwrapping
 from conquiet.spark.columns import HEADERS
-from conquiet.spark.unwrapping import unwrap
-from conquiet.spark.wrapping import Wrapper, json_headers, json_keys, new_ids
+from conquiet.spark.wire import envelope_decoder
+from conquiet.spark.wire.envelope_decoder import unwrap
+from conquiet.spark.wire.envelope_encoder import EnvelopeEncoder, json_headers, json_keys, new_ids
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
     [',"payload":{', '"', "\\", ',"key":null', ',"headers":{}', "\x00id", '},"timestamp":1']
@@ -39,7 +39,7 @@ def test_a_wrapped_column_is_what_the_producer_would_send(messages):
     headers = pa.array([list(headers.items()) for _, headers, _ in messages], HEADERS)
     data = pa.array([encode_payload(payload).decode() for _, _, payload in messages], pa.string())
 
-    wrapped = Wrapper("orders", 2).wrap(
+    wrapped = EnvelopeEncoder("orders", 2).encode(
         data,
         json_keys(keys),
         json_headers(headers, len(data)),
@@ -71,7 +71,7 @@ def test_messages_without_headers_are_opened_in_the_quickest_way():
     )
     column = pa.array([envelope.encode().decode() for envelope in envelopes], pa.string())
 
-    quick, thorough = unwrapping._places_without_headers(column), unwrapping._places(column)
+    quick, thorough = envelope_decoder._places_without_headers(column), envelope_decoder._places(column)
 
     assert quick is not None
     assert thorough is not None

@@ -25,7 +25,7 @@ def no_spark(monkeypatch):
     def refuse(*_):
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("conquiet.spark.jobs.running._session", refuse)
+    monkeypatch.setattr("conquiet.spark.jobs.runner._session", refuse)
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_help_names_the_exit_codes_and_needs_no_spark():
         sys.executable,
         "-c",
         "import sys; sys.modules['pyspark'] = None\n"
-        "from conquiet.spark.jobs.running import run_job; run_job('aggregate', ['--help'])",
+        "from conquiet.spark.jobs.runner import run_job; run_job('aggregate', ['--help'])",
     ]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
 from conquiet.payload import encode_payload
-from conquiet.spark import replies
-from conquiet.spark.replies import entries_of, milliseconds_of
-from conquiet.spark.wire import bulk
+from conquiet.spark.wire import replies
+from conquiet.spark.wire.replies import entries_of, milliseconds_of
 
 #: Pieces of the protocol itself: a payload made of them looks like the end of an entry.
 PIECES = st.lists(
@@ -24,6 +23,10 @@ OURS = PAYLOADS.map(lambda payload: [b"data", payload])
 ANY_FIELDS = st.lists(PAYLOADS, min_size=1, max_size=3).map(
     lambda values: [b"a", *values, b"b"][: 2 * len(values)]
 )
+
+
+def bulk(part: bytes) -> bytes:
+    return b"$%d\r\n%s\r\n" % (len(part), part)
 
 
 def reply_of(entries) -> np.ndarray:

@@ -11,11 +11,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conquiet.spark.row_hashes import hash_rows
+from conquiet.spark.columns import HEADERS
+from conquiet.spark.options import WriteOptions
+from conquiet.spark.write.row_hashes import hash_rows
+from conquiet.spark.write.topic_target import TopicTarget
 
-TEXTS = st.lists(
-    st.one_of(st.none(), st.text(max_size=60), st.integers(0, 9_000).map(lambda n: "y" * n)), max_size=30
-)
+TEXTS = st.lists(st.text(max_size=60) | st.integers(0, 9_000).map(lambda n: "y" * n), max_size=30)
 
 
 @settings(deadline=None)
@@ -73,8 +74,8 @@ def _as_texts(characters: np.ndarray) -> pa.StringArray:
 
 def test_another_process_computes_the_same_hashes():
     program = (
-        "import pyarrow as pa; from conquiet.spark.row_hashes import hash_rows;"
-        "print(hash_rows(pa.array(['{\"a\":1}', '', None, 'x' * 5000])).tolist())"
+        "import pyarrow as pa; from conquiet.spark.write.row_hashes import hash_rows;"
+        "print(hash_rows(pa.array(['{\"a\":1}', '', 'x' * 5000])).tolist())"
     )
     elsewhere = subprocess.run(
         [sys.executable, "-c", program],
@@ -84,6 +85,22 @@ def test_another_process_computes_the_same_hashes():
         check=True,
     )
 
-    here = hash_rows(pa.array(['{"a":1}', "", None, "x" * 5_000])).tolist()
+    here = hash_rows(pa.array(['{"a":1}', "", "x" * 5_000])).tolist()
 
     assert elsewhere.stdout.strip() == str(here)
+
+
+def test_rows_that_differ_in_key_or_headers_alone_have_different_hashes(topic, valkey_url):
+    keys = [None, "null", '"null"', "", "a", "a"]
+    headers = [None, None, None, None, None, {"a": "1"}]
+    columns = [
+        pa.array(["{}"] * 6),
+        pa.array(keys, pa.string()),
+        pa.array([None if some is None else list(some.items()) for some in headers], HEADERS),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, names=["data", "key", "headers"])
+    target = TopicTarget(topic, WriteOptions.of({"url": valkey_url, "topic": topic.name}))
+
+    hashes = [value for rows in target.rows_by_stream(batch) for value in rows.hashes.tolist()]
+
+    assert len(hashes) == len(set(hashes)) == 6

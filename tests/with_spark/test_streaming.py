@@ -12,8 +12,8 @@ from conquiet.mq import Message, Producer, Topics
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.errors import DataLossError
 from conquiet.spark.options import ReadOptions
+from conquiet.spark.read.stream_reader import StreamMicroBatchReader
 from conquiet.spark.scripts import sample
-from conquiet.spark.stream_reader import StreamMicroBatchReader
 from tests.with_spark.server_side import add_orders, numbers_in, streams_of
 
 
@@ -345,8 +345,8 @@ def test_entries_trimmed_while_a_batch_is_planned_are_reported(
         valkey.xtrim(stream, minid=ids[10], approximate=False)
         return sample(*arguments)
 
-    for module in ("planning", "progress"):
-        monkeypatch.setattr(f"conquiet.spark.{module}.sample", trim_and_sample)
+    for module in ("splits", "progress"):
+        monkeypatch.setattr(f"conquiet.spark.read.{module}.sample", trim_and_sample)
 
     with pytest.raises(DataLossError) as lost:
         end_of_batch(reader, start)

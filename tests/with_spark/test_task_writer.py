@@ -17,12 +17,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 from conquiet.errors import QueueError, TopicError
 from conquiet.mq import HashPartitioner, Message, Producer, Topics
 from conquiet.spark.errors import RowsDifferError
-from conquiet.spark.lanes import Attempt
 from conquiet.spark.options import WriteOptions
-from conquiet.spark.places import open_place
-from conquiet.spark.targets import open_target
-from conquiet.spark.task_records import TaskRecord
-from conquiet.spark.writers import StreamBatchWriter, TaskWriter, WrittenRows
+from conquiet.spark.task_context import Attempt
+from conquiet.spark.write.task_writer import TaskPartitions, TaskWriter, open_target
+from conquiet.spark.write.writers import StreamBatchWriter, WrittenRows
 from tests.with_spark.server_side import envelopes_in, numbers_in, streams_of
 
 DATA = StructType([StructField("data", StringType())])
@@ -52,7 +50,7 @@ def send(url, rows, attempt, *, dies_after=None, size=100, **place) -> None:
 @contextmanager
 def task_writer(options, attempt):
     with (
-        open_place(options.place) as client,
+        options.address.connect() as client,
         TaskWriter(client, open_target(client, options), options, attempt) as writer,
     ):
         yield writer
@@ -62,13 +60,13 @@ def rows_of(numbers, **more) -> list[dict[str, object]]:
     return [{"data": json.dumps({"number": number}), **more} for number in numbers]
 
 
-def test_a_server_that_lets_the_user_load_no_script_is_a_queue_error(valkey, valkey_url, stream):
-    user, rights = f"user-{uuid.uuid4().hex}", ("on", ">secret", "~*", "+@all", "-script|load")
+def test_a_server_that_lets_the_user_run_no_script_is_a_queue_error(valkey, valkey_url, stream):
+    user, rights = f"user-{uuid.uuid4().hex}", ("on", ">secret", "~*", "+@all", "-eval")
     valkey.execute_command("ACL", "SETUSER", user, *rights)
     url = valkey_url.replace("redis://", f"redis://{user}:secret@")
 
     try:
-        with pytest.raises(QueueError, match="SCRIPT LOAD"):
+        with pytest.raises(QueueError, match="EVAL"):
             send(url, rows_of(range(3)), attempt_of(), stream=stream)
     finally:
         valkey.execute_command("ACL", "DELUSER", user)
@@ -275,6 +273,41 @@ def test_what_is_no_json_object_is_not_written(valkey, valkey_url, stream, data)
     assert valkey.xlen(stream) == 0
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        '{"a":1},"forGroup":"other","payload":{"b":2}',
+        '{"a":"{"},"headers":{"x":"}"}',
+        '{"a":{}}\n{"b":{}}',
+        '{"a":"\\"},"b":{"c":"d"}}}',
+    ],
+)
+def test_a_text_that_would_add_members_to_its_envelope_is_not_written(valkey, valkey_url, topic, data):
+    with pytest.raises(ValueError, match=r"data must be a JSON object, got '\{\"a\"") as refused:
+        send(valkey_url, [{"data": '{"n":{}}'}, {"data": data}], attempt_of(), topic=topic.name)
+
+    assert refused.value.__cause__ is not None
+    assert [valkey.xlen(stream) for stream in streams_of(topic)] == [0, 0, 0]
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.recursive(st.text(), lambda inner: st.dictionaries(st.text(), inner), max_leaves=8)))
+def test_every_json_object_is_written_as_it_is(valkey, valkey_url, topic, values):
+    rows = [
+        {"data": json.dumps({"value": value}, indent=index % 2 or None)} for index, value in enumerate(values)
+    ]
+    written = {stream: valkey.xlen(stream) for stream in streams_of(topic)}
+
+    send(valkey_url, rows, attempt_of(), topic=topic.name)
+
+    added = [
+        json.dumps(json.loads(fields[b"data"])["payload"]["value"])
+        for stream, count in written.items()
+        for _, fields in valkey.xrange(stream)[count:]
+    ]
+    assert sorted(added) == sorted(json.dumps(value) for value in values)
+
+
 def test_rows_of_any_size_are_added(valkey, valkey_url, stream):
     texts = ["x" * size for size in (0, 1, 9, 10, 99, 100, 70_000, 3_000_000)]
     rows = [{"data": json.dumps({"text": text})} for text in texts]
@@ -347,7 +380,7 @@ def test_an_attempt_that_saw_fewer_partitions_than_the_one_before_adds_nothing(v
 def test_an_attempt_that_another_overtakes_in_a_grown_topic_adds_nothing(
     valkey, valkey_url, topic, monkeypatch
 ):
-    attempt, rows, count = attempt_of(), rows_of(range(50)), TaskRecord.count
+    attempt, rows, count = attempt_of(), rows_of(range(50)), TaskPartitions.count
 
     def count_and_be_overtaken(record):
         found = count(record)
@@ -356,7 +389,7 @@ def test_an_attempt_that_another_overtakes_in_a_grown_topic_adds_nothing(
         send(valkey_url, rows, attempt, topic=topic.name)
         return found
 
-    monkeypatch.setattr(TaskRecord, "count", count_and_be_overtaken)
+    monkeypatch.setattr(TaskPartitions, "count", count_and_be_overtaken)
 
     with pytest.raises(QueueError, match="spreads rows over 8 partitions, this one over 3"):
         send(valkey_url, rows, attempt, topic=topic.name)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from conquiet import DrainLimits
 from conquiet.mq import drain_partition
 from conquiet.spark import publish
-from conquiet.spark.wrapping import json_headers, with_headers
+from conquiet.spark.wire.envelope_encoder import json_headers, with_headers
 from tests.spans import id_of, parent_of, traceparent_of
 from tests.with_spark.job_runs import envelopes, run_here
 from tests.with_spark.server_side import envelopes_in

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from conquiet.extras import needs_extra
 
 if TYPE_CHECKING:
-    from conquiet.spark.draining import drain_batch
+    from conquiet.spark.database_sink import drain_batch
+    from conquiet.spark.dataframes import as_messages, publish, unpack
     from conquiet.spark.errors import DataLossError, MalformedRowsError, RowsDifferError
-    from conquiet.spark.publishing import as_messages, publish, unpack
-    from conquiet.spark.session import register
-    from conquiet.spark.source import RedisStreamSource
+    from conquiet.spark.source import RedisStreamSource, register
 
 # Loaded on first use: a worker of Spark needs one module of this package, not all that the driver needs.
 _HOME_OF = {
@@ -20,11 +19,11 @@ _HOME_OF = {
     "MalformedRowsError": "errors",
     "RedisStreamSource": "source",
     "RowsDifferError": "errors",
-    "as_messages": "publishing",
-    "drain_batch": "draining",
-    "publish": "publishing",
-    "register": "session",
-    "unpack": "publishing",
+    "as_messages": "dataframes",
+    "drain_batch": "database_sink",
+    "publish": "dataframes",
+    "register": "source",
+    "unpack": "dataframes",
 }
 
 __all__ = [

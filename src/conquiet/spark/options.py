@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
 
 from conquiet.arguments import check_name, check_positive_int
+from conquiet.spark.address import StreamAddress
 
 #: Spark's own, handed over beside ours.
 _OF_SPARK = frozenset(("path", "checkpointlocation", "queryname"))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where entries are: a server, and a stream or a topic."""
-
-    url: str
-    stream: str | None = None
-    topic: str | None = None
-
-    def __post_init__(self) -> None:
-        check_name("url", self.url)
-        if (self.stream is None) == (self.topic is None):
-            raise ValueError(
-                f"either stream or topic must be given, got stream={self.stream!r} and topic={self.topic!r}"
-            )
-        check_name("stream" if self.stream is not None else "topic", self.stream or self.topic)
+_Options = TypeVar("_Options", bound="ReadOptions | WriteOptions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """What is read, and how it is divided."""
 
-    place: Place
+    address: StreamAddress
     start: str | None = None
     end: str | None = None
     #: About so many entries for one task.
@@ -56,27 +43,14 @@ class ReadOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
         """Read Spark's options; their names are not case-sensitive."""
-        return cls(
-            **_fields(
-                options,
-                {
-                    "start": ("start", str),
-                    "end": ("end", str),
-                    "rowsPerSplit": ("rows_per_split", _int),
-                    "malformed": ("malformed", str),
-                    "failOnDataLoss": ("fail_on_data_loss", _bool),
-                    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _int),
-                    "commitGroup": ("commit_group", str),
-                },
-            )
-        )
+        return _parse(cls, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Where rows go, and how a row is known that was written before."""
+    """Where rows go, and how a row is recognised that was written before."""
 
-    place: Place
+    address: StreamAddress
     #: "rows": what an earlier attempt of the same task added is not added again. "off": plain adding.
     dedupe: Literal["rows", "off"] = "rows"
     #: The name of this write; the same name in another run goes on where the first one failed.
@@ -89,12 +63,6 @@ class WriteOptions:
     traceparent: str | None = None
     tracestate: str | None = None
 
-    @property
-    def carried(self) -> dict[str, str]:
-        """What every message has among its headers."""
-        found = {"traceparent": self.traceparent, "tracestate": self.tracestate}
-        return {name: value for name, value in found.items() if value}
-
     def __post_init__(self) -> None:
         _check_one_of("dedupe", self.dedupe, ("rows", "off"))
         _check_one_of("partitioner", self.partitioner, ("hash", "consistent_hash"))
@@ -103,53 +71,48 @@ class WriteOptions:
             if value is not None:
                 check_name(name, value)
 
+    @property
+    def trace_headers(self) -> dict[str, str]:
+        """What every message has among its headers."""
+        headers = {"traceparent": self.traceparent, "tracestate": self.tracestate}
+        return {name: value for name, value in headers.items() if value}
+
     @classmethod
     def of(cls, options: Mapping[str, str]) -> WriteOptions:
         """Read Spark's options; their names are not case-sensitive."""
-        return cls(
-            **_fields(
-                options,
-                {
-                    "dedupe": ("dedupe", str),
-                    "dedupeId": ("dedupe_id", str),
-                    "dedupeColumn": ("dedupe_column", str),
-                    "dedupeWindowMs": ("dedupe_window_ms", _int),
-                    "partitioner": ("partitioner", str),
-                    "traceparent": ("traceparent", str),
-                    "tracestate": ("tracestate", str),
-                },
-            )
-        )
+        return _parse(cls, options)
 
 
-def _fields(
-    options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str, str], Any] | type[str]]]
-) -> dict[str, Any]:
+def _parse(kind: type[_Options], options: Mapping[str, str]) -> _Options:
     given = {name.lower(): value for name, value in options.items()}
-    place = Place(url=given.pop("url", ""), stream=given.pop("stream", None), topic=given.pop("topic", None))
-    fields: dict[str, Any] = {"place": place}
-    for name, (field, read) in known.items():
+    address = StreamAddress(
+        url=given.pop("url", ""), stream=given.pop("stream", None), topic=given.pop("topic", None)
+    )
+    values: dict[str, Any] = {"address": address}
+    names = ["url", "stream", "topic"]
+    for field in fields(kind)[1:]:
+        # rows_per_split is the option rowsPerSplit.
+        name = re.sub("_(.)", lambda letter: letter[1].upper(), field.name)
+        names.append(name)
         if name.lower() in given:
-            text = given.pop(name.lower())
-            fields[field] = text if read is str else cast(Callable[[str, str], Any], read)(name, text)
+            values[field.name] = _read(name, str(field.type), given.pop(name.lower()))
     unknown = sorted(given.keys() - _OF_SPARK)
     if unknown:
-        names = ", ".join(["url", "stream", "topic", *known])
-        raise ValueError(f"redis-stream has no option {', '.join(unknown)} here, only {names}")
-    return fields
+        raise ValueError(f"redis-stream has no option {', '.join(unknown)} here, only {', '.join(names)}")
+    return kind(**values)
 
 
-def _int(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{name} must be a whole number, got {text!r}") from None
-
-
-def _bool(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"{name} must be true or false, got {text!r}")
-    return text.lower() == "true"
+def _read(name: str, kind: str, text: str) -> str | int | bool:
+    if kind.startswith("int"):
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(f"{name} must be a whole number, got {text!r}") from None
+    if kind == "bool":
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{name} must be true or false, got {text!r}")
+        return text.lower() == "true"
+    return text
 
 
 def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

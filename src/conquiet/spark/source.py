@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceArrowWriter,
         DataSourceReader,
@@ -33,22 +34,22 @@ class RedisStreamSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
-        from conquiet.spark.batch_reader import StreamBatchReader
         from conquiet.spark.options import ReadOptions
+        from conquiet.spark.read.batch_reader import StreamBatchReader
 
         return StreamBatchReader(ReadOptions.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
         """For `spark.readStream`."""
         from conquiet.spark.options import ReadOptions
-        from conquiet.spark.stream_reader import StreamMicroBatchReader
+        from conquiet.spark.read.stream_reader import StreamMicroBatchReader
 
         return StreamMicroBatchReader(ReadOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For `df.write`."""
         from conquiet.spark.options import WriteOptions
-        from conquiet.spark.writers import StreamBatchWriter
+        from conquiet.spark.write.writers import StreamBatchWriter
 
         _check_mode(overwrite)
         return StreamBatchWriter(WriteOptions.of(self.options), schema)
@@ -58,7 +59,7 @@ class RedisStreamSource(DataSource):
     ) -> DataSourceStreamArrowWriter:
         """For `df.writeStream`."""
         from conquiet.spark.options import WriteOptions
-        from conquiet.spark.writers import StreamMicroBatchWriter
+        from conquiet.spark.write.writers import StreamMicroBatchWriter
 
         _check_mode(overwrite)
         return StreamMicroBatchWriter(WriteOptions.of(self.options), schema)
@@ -67,3 +68,13 @@ class RedisStreamSource(DataSource):
 def _check_mode(overwrite: bool) -> None:
     if overwrite:
         raise ValueError('a stream is only added to: use mode("append"), or outputMode append or update')
+
+
+def register(spark: SparkSession) -> None:
+    """Make `redis-stream` known to a session and let conditions on ids and times narrow its reads.
+
+    Spark finds an installed package by itself; this is for sessions that do not look, and for push-down,
+    which is off by default.
+    """
+    spark.dataSource.register(RedisStreamSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

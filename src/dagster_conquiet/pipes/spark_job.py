@@ -9,7 +9,7 @@ import sys
 
 from dagster_pipes import open_dagster_pipes
 
-from conquiet.spark.jobs.running import report_of_job
+from conquiet.spark.jobs.runner import report_of_job
 from dagster_conquiet.pipes.writer import RedisStreamMessageWriter
 
 

@@ -14,7 +14,7 @@ from conquiet.spark.jobs.credentials import (
     JDBC_USER_VARIABLE,
     REDIS_URL_VARIABLE,
 )
-from conquiet.spark.jobs.exits import ExitCode, JobError
+from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 
 __all__ = [
     "DATABASE_URL_VARIABLE",

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from conquiet.spark.jobs.exits import ExitCode, JobError
+from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 from conquiet.spark.jobs.plans import JobPlan, SessionPlan, SourcePlan, TargetPlan, WindowPlan
 
 MEASURES = ("sum", "avg", "min", "max")

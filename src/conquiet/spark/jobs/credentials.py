@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
-from conquiet.spark.jobs.exits import ExitCode, JobError
+from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 
 REDIS_URL_VARIABLE = "CONQUIET_REDIS_URL"
 DATABASE_URL_VARIABLE = "CONQUIET_DATABASE_URL"

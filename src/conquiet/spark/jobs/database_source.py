@@ -24,7 +24,7 @@ from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from conquiet.spark.jobs.database_types import plain_value, type_of_column, type_of_values
-from conquiet.spark.jobs.exits import ExitCode, JobError
+from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 from conquiet.spark.jobs.plans import SourcePlan
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 from sqlalchemy import types
 
-from conquiet.spark.jobs.exits import ExitCode, JobError
+from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 
 _SCALE = 18
 

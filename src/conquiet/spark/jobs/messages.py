@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
 
-from conquiet.spark.jobs.exits import ExitCode, JobError
+from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 from conquiet.spark.jobs.named_columns import check_columns, column
 from conquiet.spark.jobs.plans import TargetPlan
 from conquiet.spark.json_columns import json_of

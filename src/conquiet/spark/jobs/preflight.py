@@ -16,7 +16,7 @@ from conquiet.spark.jobs.credentials import (
     REDIS_URL_VARIABLE,
     Credentials,
 )
-from conquiet.spark.jobs.exits import ExitCode, JobError
+from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 from conquiet.spark.jobs.plans import JobPlan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from conquiet.spark.jobs.running import run_job
+from conquiet.spark.jobs.runner import run_job
 
 if __name__ == "__main__":
     sys.exit(run_job("publish"))

@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from conquiet.spark.jobs.credentials import Credentials
 from conquiet.spark.jobs.database_source import rows_of_database
-from conquiet.spark.jobs.exits import ExitCode, JobError
+from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 from conquiet.spark.jobs.named_columns import check_columns, column
 from conquiet.spark.jobs.plans import SourcePlan
 from conquiet.spark.json_columns import columns_of

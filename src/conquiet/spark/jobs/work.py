@@ -11,11 +11,11 @@ from conquiet.spark.jobs.credentials import Credentials
 from conquiet.spark.jobs.messages import dedupe_options, messages_of
 from conquiet.spark.jobs.named_columns import check_columns
 from conquiet.spark.jobs.plans import JobPlan
-from conquiet.spark.jobs.reporting import Report
+from conquiet.spark.jobs.report import Report
 from conquiet.spark.jobs.sources import open_source
 from conquiet.spark.jobs.task_progress import Progress
 from conquiet.spark.jobs.windows import has_null, totals_of
-from conquiet.spark.session import register
+from conquiet.spark.source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

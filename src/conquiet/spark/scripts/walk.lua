@@ -5,13 +5,13 @@
 --
 -- Returns {last id, number of entries} for each step; the last one may be shorter.
 
-local found, start = {}, ARGV[1]
+local steps, start = {}, ARGV[1]
 for _ = 1, tonumber(ARGV[3]) do
   local entries = redis.call('XRANGE', KEYS[1], start, ARGV[2], 'COUNT', ARGV[4])
   if #entries == 0 then break end
   local last = entries[#entries][1]
-  found[#found + 1] = {last, #entries}
+  steps[#steps + 1] = {last, #entries}
   if #entries < tonumber(ARGV[4]) then break end
   start = '(' .. last
 end
-return found
+return steps

@@ -1,17 +1,17 @@
 -- Adds the rows of one task, each once, however many attempts of the task send it and in whatever order.
 --
 -- KEYS[1]  the stream
--- KEYS[2]  what this task has added to it: 20 digits that number the batch, a digest of 16 characters over all
---          rows so far, then 8 bytes for each row
+-- KEYS[2]  what this task has added to it: the batch as 20 digits, a digest of 16 characters over all rows so far,
+--          then the 8 bytes of each row's hash
 -- ARGV[1]  window, ms: how long KEYS[2] is kept after the last call
--- ARGV[2]  the number of the batch, 20 digits
+-- ARGV[2]  the batch as 20 digits
 -- ARGV[3]  how many rows of this batch the caller knows to be added
 -- ARGV[4]  the digest over those   ARGV[5]  the digest over those and the rows of this call
--- ARGV[6]  8 bytes for each row   ARGV[7…]  the rows; none, to ask what others have added
+-- ARGV[6]  the hashes of the rows   ARGV[7…]  the rows; none, to ask what other attempts have added
 --
--- Returns 0 if the rows were added. If others have been added meanwhile, nothing is added and {the digest, what the
--- caller does not know, 8 bytes for each row} is returned. An error if a later batch has begun, or if what the
--- caller knows has been forgotten.
+-- Returns 0 if the rows were added. If other attempts have added rows meanwhile, nothing is added and {the digest,
+-- the hashes that the caller does not know} is returned. An error if a later batch has begun, or if KEYS[2] has
+-- expired.
 
 local stream, added, batch, known = KEYS[1], KEYS[2], ARGV[2], tonumber(ARGV[3])
 local begun = redis.call('GETRANGE', added, 0, 35)

@@ -20,17 +20,16 @@ from pyspark.sql.types import StructType
 from conquiet.errors import QueueError
 from conquiet.queue.backlog import as_mapping
 from conquiet.queue.connection import AS_BYTES, Client, visible_errors
-from conquiet.spark.added_counts import added_at_a_glance
-from conquiet.spark.batch_reader import rows_of
 from conquiet.spark.columns import check_columns
 from conquiet.spark.entry_ids import EntryId, first_id_of
-from conquiet.spark.looking import StreamLook, look_at
-from conquiet.spark.offsets import Offset, offsets_of, to_json
 from conquiet.spark.options import ReadOptions
-from conquiet.spark.places import open_place, streams_of
-from conquiet.spark.planning import Split, splits_from
-from conquiet.spark.progress import all_available, at_most, check_nothing_lost
-from conquiet.spark.scripts import follow
+from conquiet.spark.read.added_counts import added_at_a_glance
+from conquiet.spark.read.batch_reader import rows_of
+from conquiet.spark.read.offsets import Offset, offsets_of, to_json
+from conquiet.spark.read.progress import all_available, at_most, check_nothing_lost
+from conquiet.spark.read.splits import Split, splits_from
+from conquiet.spark.read.stream_info import StreamLook, look_at
+from conquiet.spark.scripts import move_group
 
 _GROUP_PREFIX = "group:"
 
@@ -52,11 +51,11 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Where a query without a checkpoint begins."""
-        with open_place(self._options.place) as client:
+        with self._options.address.connect() as client:
             return to_json(
                 {
                     partition: self._beginning(client, stream)
-                    for partition, stream in enumerate(streams_of(client, self._options.place))
+                    for partition, stream in enumerate(self._options.address.streams(client))
                 }
             )
 
@@ -67,16 +66,16 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
         """Remember where the streams end now."""
-        with open_place(self._options.place) as client:
-            streams = streams_of(client, self._options.place)
+        with self._options.address.connect() as client:
+            streams = self._options.address.streams(client)
             looks = [look_at(client, stream) for stream in streams]
         self._until = dict(enumerate(looks))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; `start` has been processed completely by now."""
         offsets = offsets_of(start)
-        with open_place(self._options.place) as client:
-            streams = streams_of(client, self._options.place)
+        with self._options.address.connect() as client:
+            streams = self._options.address.streams(client)
             self._mirror(client, streams, offsets)
             # A partition that the topic has grown by is read from its beginning.
             known = {partition: offsets.get(partition, _BEGINNING) for partition in range(len(streams))}
@@ -85,8 +84,8 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
         """Where the streams end, for the query's progress."""
-        with open_place(self._options.place) as client:
-            looks = [look_at(client, stream) for stream in streams_of(client, self._options.place)]
+        with self._options.address.connect() as client:
+            looks = [look_at(client, stream) for stream in self._options.address.streams(client)]
         return to_json(
             {index: Offset(look.last_generated, look.entries_added) for index, look in enumerate(looks)}
         )
@@ -94,8 +93,8 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The splits that the end offset names; those of a replayed batch are the same."""
         before, splits = offsets_of(start), []
-        with open_place(self._options.place) as client:
-            streams = streams_of(client, self._options.place)
+        with self._options.address.connect() as client:
+            streams = self._options.address.streams(client)
             for partition, offset in offsets_of(end).items():
                 known = before.get(partition, _BEGINNING)
                 if offset.last > known.last:
@@ -110,8 +109,8 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def commit(self, end: dict[str, Any]) -> None:
         """Everything up to `end` has been processed."""
         if self._options.commit_group is not None:
-            with open_place(self._options.place) as client:
-                self._mirror(client, streams_of(client, self._options.place), offsets_of(end))
+            with self._options.address.connect() as client:
+                self._mirror(client, self._options.address.streams(client), offsets_of(end))
 
     def stop(self) -> None:
         """Nothing is held between calls."""
@@ -186,7 +185,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         group = self._options.commit_group
         if group is not None:
             for partition, offset in offsets.items():
-                follow(client, streams[partition], group, offset.last, offset.added)
+                move_group(client, streams[partition], group, offset.last, offset.added)
 
 
 _BEGINNING = Offset(EntryId(0, 0), 0)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from conquiet.queue.connection import Client
 from conquiet.spark.entry_ids import EntryId, IdRange
-from conquiet.spark.looking import StreamLook, look_at
-from conquiet.spark.offsets import Offset
+from conquiet.spark.read.offsets import Offset
+from conquiet.spark.read.stream_info import StreamLook, look_at
 from conquiet.spark.scripts import walk
 
 #: Entries that one call of the script walks over: the server does nothing else meanwhile.

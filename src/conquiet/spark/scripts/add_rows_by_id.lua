@@ -1,7 +1,7 @@
 -- Adds rows, each unless its dedupe id was added within the window.
 --
--- KEYS[1] the stream   KEYS[2] the dedupe ids   KEYS[3] until when each is known
--- ARGV[1] window, ms   ARGV[2…] dedupe id and row, in turns
+-- KEYS[1]  the stream   KEYS[2]  the dedupe ids   KEYS[3]  until when each is known
+-- ARGV[1]  window, ms   ARGV[2…]  dedupe id and row, in turns
 --
 -- Returns how many were added.
 

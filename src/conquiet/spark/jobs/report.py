@@ -8,7 +8,7 @@ from typing import Any
 
 from conquiet.queue import open_client
 from conquiet.spark.jobs.credentials import Credentials
-from conquiet.spark.jobs.exits import ExitCode, JobError
+from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 
 Report = dict[str, Any]
 

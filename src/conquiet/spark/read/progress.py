@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from conquiet.queue.connection import Client
-from conquiet.spark.added_counts import added_after
 from conquiet.spark.entry_ids import EntryId, IdRange
 from conquiet.spark.errors import DataLossError, Loss
-from conquiet.spark.looking import StreamLook
-from conquiet.spark.offsets import Offset
-from conquiet.spark.planning import starts_in
+from conquiet.spark.read.added_counts import added_after
+from conquiet.spark.read.offsets import Offset
+from conquiet.spark.read.splits import starts_in
+from conquiet.spark.read.stream_info import StreamLook
 from conquiet.spark.scripts import sample, walk
 
 #: Entries that one call of the script walks over: the server does nothing else meanwhile.

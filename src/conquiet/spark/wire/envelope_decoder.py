@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from conquiet.mq.envelope import Envelope, check_envelope
 from conquiet.payload import decode_payload, encode_payload
 from conquiet.spark.columns import HEADERS
-from conquiet.spark.texts import bounds_of, pieces
+from conquiet.spark.wire.texts import bounds_of, pieces
 
 # In JSON a quote inside a string is written with a backslash: these texts can only be the envelope's own.
 _START = '{"schemaVersion":1,"id":"'

@@ -12,11 +12,10 @@ from pyspark.sql.types import StructType
 from conquiet.spark.columns import check_columns
 from conquiet.spark.entry_ids import HIGHEST, LOWEST, IdRange, first_id_of, last_id_of
 from conquiet.spark.options import ReadOptions
-from conquiet.spark.places import open_place, streams_of
-from conquiet.spark.planning import Split, range_of, split_stream
-from conquiet.spark.pushdown import Pushdown, PushFilters
-from conquiet.spark.range_reader import read_range
-from conquiet.spark.rows import RowMaker
+from conquiet.spark.read.pushdown import Pushdown, PushFilters
+from conquiet.spark.read.range_reader import read_range
+from conquiet.spark.read.rows import RowMaker
+from conquiet.spark.read.splits import Split, range_of, split_stream
 
 
 class StreamBatchReader(DataSourceReader):
@@ -40,8 +39,8 @@ class StreamBatchReader(DataSourceReader):
         """One split or more for each stream that has something; at least one, which may be empty."""
         splits: list[InputPartition] = []
         kept = self._pushdown.partitions
-        with open_place(self._options.place) as client:
-            for partition, stream in enumerate(streams_of(client, self._options.place)):
+        with self._options.address.connect() as client:
+            for partition, stream in enumerate(self._options.address.streams(client)):
                 if kept is None or partition in kept:
                     splits += split_stream(
                         client, stream, partition, self._range_in, self._options.rows_per_split
@@ -62,11 +61,11 @@ def rows_of(split: Split, options: ReadOptions, schema: pa.Schema) -> Iterator[p
     maker = RowMaker(
         stream=split.stream,
         partition=split.partition,
-        is_topic=options.place.topic is not None,
+        is_topic=options.address.topic is not None,
         keeps_malformed=options.malformed == "keep",
         schema=schema,
     )
-    with open_place(options.place) as client:
+    with options.address.connect() as client:
         for entries in read_range(
             client, split.stream, range_of(split), fails_on_loss=options.fail_on_data_loss
         ):

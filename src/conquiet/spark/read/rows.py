@@ -14,8 +14,8 @@ from conquiet.errors import MalformedEntry
 from conquiet.payload import decode_payload
 from conquiet.spark.columns import FIELDS_HEADER, HEADERS, PROBLEM_HEADER
 from conquiet.spark.errors import MalformedRowsError
-from conquiet.spark.replies import Entries, milliseconds_of
-from conquiet.spark.texts import looks_like_objects
+from conquiet.spark.wire.replies import Entries, milliseconds_of
+from conquiet.spark.wire.texts import looks_like_objects
 
 #: The last millisecond that Spark's timestamps can show in every language.
 _LAST_MS = 253_402_300_799_999
@@ -58,7 +58,7 @@ class RowMaker:
     def _contents(self, entries: Entries) -> dict[str, pa.Array]:
         texts, problems = _texts(entries)
         if self.is_topic and {"key", "headers", "data"} & set(self.schema.names):
-            from conquiet.spark.unwrapping import unwrap
+            from conquiet.spark.wire.envelope_decoder import unwrap
 
             inside = unwrap(texts)
             key, headers, data = inside.key, inside.headers, inside.data

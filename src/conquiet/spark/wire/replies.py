@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from redis.exceptions import ResponseError
 
 from conquiet.spark.entry_ids import EntryId
-from conquiet.spark.texts import bounds_of, pieces
+from conquiet.spark.wire.texts import bounds_of, pieces
 
 _Bytes = NDArray[np.uint8]
 _Places = NDArray[np.int64]

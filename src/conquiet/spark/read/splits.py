@@ -10,9 +10,9 @@ from pyspark.sql.datasource import InputPartition
 
 from conquiet.queue.connection import Client
 from conquiet.spark.entry_ids import EntryId, IdRange
-from conquiet.spark.looking import StreamLook, average_bytes, look_at
+from conquiet.spark.read.sampling import cut
+from conquiet.spark.read.stream_info import StreamLook, average_bytes, look_at
 from conquiet.spark.scripts import sample
-from conquiet.spark.splits import cut
 
 #: A look at one place of a stream: no more than so many entries, and about so many bytes.
 _SAMPLE_ENTRIES, _SAMPLE_BYTES = 64, 1 << 16

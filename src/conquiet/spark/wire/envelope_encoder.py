@@ -21,8 +21,8 @@ _TIMESTAMP_MS = 1_234_567_890_123
 _EMPTY = pa.scalar("", pa.string())
 
 
-class Wrapper:
-    """Wraps the rows of one partition of a topic."""
+class EnvelopeEncoder:
+    """Makes the envelopes of one partition of a topic."""
 
     def __init__(self, topic: str, partition: int) -> None:
         encoded = Envelope(
@@ -43,7 +43,7 @@ class Wrapper:
         self._before_id, self._before_key, self._before_headers, self._before_time, self._before_data = pieces
         self._end = rest
 
-    def wrap(
+    def encode(
         self,
         data: pa.StringArray,
         keys: pa.StringArray,

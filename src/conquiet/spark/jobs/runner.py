@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from conquiet.errors import text_of
 from conquiet.spark.jobs.command_line import parse
 from conquiet.spark.jobs.credentials import Credentials
-from conquiet.spark.jobs.exits import ExitCode, JobError
+from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 from conquiet.spark.jobs.plans import JobPlan, SessionPlan
 from conquiet.spark.jobs.preflight import check_database, check_redis, look_first
-from conquiet.spark.jobs.reporting import Report, write_report
+from conquiet.spark.jobs.report import Report, write_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,1 @@
+"""Bytes of the protocol and texts of envelopes as columns, a whole Arrow batch at a time."""
