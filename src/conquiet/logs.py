@@ -110,7 +110,7 @@ class MaskedFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line; what a handler logs by itself names its message too."""
+    """One JSON object per line; what a handler logs itself names its message, too."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The object; keys without a value are left out, passwords are masked."""
