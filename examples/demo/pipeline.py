@@ -87,7 +87,7 @@ def _totals_are_published(site: Site, stages: Stages, run_id: str) -> None:
 
 
 def _totals_are_kept(site: Site, stages: Stages, run_id: str) -> dict[str, list[Report]]:
-    """The reports of the readers that hand them over; Dagster keeps its own."""
+    """The reports by reader; Dagster's are in its own metadata."""
     with stages.stage("a Dagster asset and Airflow drain the totals") as stage:
         materialized = _materialize(site)
         site.airflow.wait_for_task(PIPELINE, run_id, "check_sums")

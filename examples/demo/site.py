@@ -120,7 +120,7 @@ def _environment(
         "port": server.port,
         "extra": {"db_url": database_url},
     }
-    # A shell that forbids bytecode makes every start compile everything anew.
+    # A shell that forbids bytecode makes every start compile everything again.
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
         **inherited,

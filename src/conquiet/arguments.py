@@ -1,10 +1,10 @@
-"""Refusals of arguments: each sentence names the argument and the value."""
+"""Checks of arguments; each error names the argument and the value."""
 
 from __future__ import annotations
 
 
 def check_name(argument: str, value: object) -> None:
-    """Refuse what is no usable Redis name: not a string, empty, or not UTF-8."""
+    """Refuse what cannot be a Redis name: not a string, empty, or not UTF-8."""
     if not isinstance(value, str):
         raise TypeError(f"{argument} must be a str, not {value!r}")
     if not value:
@@ -16,14 +16,14 @@ def check_name(argument: str, value: object) -> None:
 
 
 def check_positive_int(argument: str, value: object) -> None:
-    """Refuse everything but an int above zero; `True` is no number here."""
+    """Refuse everything but an int above zero; `True` is refused, too."""
     _check_int(argument, value)
     if value <= 0:  # type: ignore[operator]  # an int since the line above
         raise ValueError(f"{argument} must be a positive int, got {value!r}")
 
 
 def check_non_negative_int(argument: str, value: object) -> None:
-    """Refuse everything but an int of zero or more; `True` is no number here."""
+    """Refuse everything but an int of zero or more; `True` is refused, too."""
     _check_int(argument, value)
     if value < 0:  # type: ignore[operator]  # an int since the line above
         raise ValueError(f"{argument} must be zero or a positive int, got {value!r}")

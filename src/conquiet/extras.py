@@ -1,4 +1,4 @@
-"""Parts of conquiet that need packages of an extra, and say so when those are not there."""
+"""Parts of conquiet that need the packages of an extra, and name the extra if they are missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conquiet.errors import MissingExtraError
 
 @contextmanager
 def needs_extra(extra: str, *packages: str, part: str) -> Iterator[None]:
-    """If an import in the block fails for one of these packages, name the extra that brings it.
+    """If an import in the block fails for one of these packages, name the extra that installs it.
 
     Raises:
         MissingExtraError: one of the packages is not installed.

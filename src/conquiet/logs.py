@@ -9,28 +9,28 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from conquiet.masking import mask
 
-#: What is known of a record about a message, `None` where there is nothing to say.
+#: What a record about a message has, `None` where unknown.
 FIELDS = ("topic", "stream", "partition", "group", "message_id", "consumer", "trace_id", "span_id")
 
-#: The one attribute of our records that holds them: an application's record factory may use the bare names,
+#: The one attribute of our records that has them: an application's record factory may use the bare names,
 #: and `logging` refuses an `extra` that would overwrite anything.
 ATTRIBUTE = "conquiet"
 
 
 class MessageLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger for lines about messages, whose fate does not hang on whether it can be told."""
+    """A logger for lines about messages; errors of the application's logging do not affect them."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log; what the factory, filters or handlers of the application raise is told on stderr."""
+        """Log; what the factory, filters or handlers of the application raise is printed to stderr."""
         try:
             self.logger.log(level, msg, *args, **kwargs | {"stacklevel": kwargs.get("stacklevel", 1) + 1})
-        except Exception:  # noqa: BLE001 -- the application's; it must not decide about a message
+        except Exception:  # noqa: BLE001 -- the application's
             if logging.raiseExceptions and sys.stderr:
                 print(f"--- conquiet could not log {msg!r} ---", file=sys.stderr)
                 traceback.print_exc(file=sys.stderr)
@@ -53,20 +53,20 @@ class Delivered(Protocol):
 
 
 class Handling(Protocol):
-    """Whoever hands messages to a handler, one after the other."""
+    """A loop that calls a handler with one message after the other."""
 
-    #: The one that is in the handler now.
+    #: The message that is in the handler now.
     handled: Any
     consumer: str
 
 
-#: Who handles in this thread; set once for many messages, as a context variable for each would cost too much.
+#: The loop of this thread; set once for many messages, as a context variable for each would cost too much.
 _thread = threading.local()
 
 
 @contextmanager
 def naming_messages_of(handling: Handling) -> Iterator[None]:
-    """Let whatever is logged in this thread name the message that is in the handler."""
+    """Make every record of this thread name the message that is in the handler."""
     before = getattr(_thread, "handling", None)
     _thread.handling = handling
     try:
@@ -76,18 +76,17 @@ def naming_messages_of(handling: Handling) -> Iterator[None]:
 
 
 def message_fields(msg: Delivered | None = None, /, *, context: Any = None, **facts: Any) -> dict[str, Any]:
-    """What a log call hands over as `extra`.
+    """The `extra` of a log call.
 
     Args:
         msg: the message that the line is about.
         context: the OpenTelemetry context of its handling; without one, the current.
         facts: others of `FIELDS`.
     """
-    found: dict[str, Any] = dict.fromkeys(FIELDS)
+    known: dict[str, Any] = dict.fromkeys(FIELDS)
     if msg is not None:
-        found |= _facts_of(msg)
-    found |= facts
-    return {ATTRIBUTE: found | _trace_of(context)}
+        known |= _facts_of(msg)
+    return {ATTRIBUTE: known | facts | _trace_of(context)}
 
 
 class MessageFilter(logging.Filter):
@@ -95,7 +94,7 @@ class MessageFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add attributes; keeps every record."""
-        known = _ambient_facts() | _told_by(record)
+        known = _current_facts() | _facts_in(record)
         for name in FIELDS:
             if getattr(record, name, None) is None:
                 setattr(record, name, known.get(name))
@@ -111,7 +110,7 @@ class MaskedFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line; what a handler logs by itself names its message too."""
+    """One JSON object per line; what a handler logs itself names its message, too."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The object; keys without a value are left out, passwords are masked."""
@@ -122,17 +121,17 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        values |= _ambient_facts() | own | _told_by(record)
+        values |= _current_facts() | own | _facts_in(record)
         values |= {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
         if record.exc_info:
             values["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             values["stack"] = self.formatStack(record.stack_info)
-        told = {name: _masked(value) for name, value in values.items() if value is not None}
-        return json.dumps(told, ensure_ascii=False, default=_shown)
+        masked = {name: _masked(value) for name, value in values.items() if value is not None}
+        return json.dumps(masked, ensure_ascii=False, default=lambda value: mask(str(value)))
 
 
-#: Attributes of records that are no `extra`, and what is told under other names.
+#: Attributes of records that are not an `extra`, and what has another name in the JSON.
 _OF_EVERY_RECORD = frozenset((*vars(logging.makeLogRecord({})), *FIELDS, ATTRIBUTE)) | {
     "message",
     "asctime",
@@ -143,14 +142,8 @@ _OF_EVERY_RECORD = frozenset((*vars(logging.makeLogRecord({})), *FIELDS, ATTRIBU
 
 
 def about(msg: Delivered, consumer: str) -> AbstractContextManager[None]:
-    """Let whatever is logged inside name this message, as in a loop of one's own."""
-    return naming_messages_of(_OneMessage(msg, consumer))
-
-
-@dataclass(slots=True)
-class _OneMessage:
-    handled: Delivered | None
-    consumer: str
+    """Make every record in the block name this message; for a loop of your own."""
+    return naming_messages_of(SimpleNamespace(handled=msg, consumer=consumer))
 
 
 def _facts_of(msg: Delivered) -> dict[str, Any]:
@@ -163,15 +156,15 @@ def _facts_of(msg: Delivered) -> dict[str, Any]:
     }
 
 
-def _told_by(record: logging.LogRecord) -> dict[str, Any]:
-    told = getattr(record, ATTRIBUTE, None)
-    # Somebody else's attribute of that name is no mapping of ours.
-    if not isinstance(told, Mapping):
+def _facts_in(record: logging.LogRecord) -> dict[str, Any]:
+    facts = getattr(record, ATTRIBUTE, None)
+    # Another library's attribute of that name need not be a mapping.
+    if not isinstance(facts, Mapping):
         return {}
-    return {name: value for name in FIELDS if (value := told.get(name)) is not None}
+    return {name: value for name in FIELDS if (value := facts.get(name)) is not None}
 
 
-def _ambient_facts() -> dict[str, Any]:
+def _current_facts() -> dict[str, Any]:
     handling: Handling | None = getattr(_thread, "handling", None)
     if handling is None or handling.handled is None:
         return _trace_of(None)
@@ -179,13 +172,13 @@ def _ambient_facts() -> dict[str, Any]:
 
 
 def _trace_of(context: Any) -> dict[str, Any]:
-    # Also an application's own spans: they are there only where it has loaded OpenTelemetry.
+    # Also of an application's own spans, which exist only where it has loaded OpenTelemetry.
     if "opentelemetry.trace" not in sys.modules:
         return {}
     from conquiet.tracing.spans import trace_ids
 
-    found = trace_ids(context)
-    return {} if found is None else {"trace_id": found[0], "span_id": found[1]}
+    ids = trace_ids(context)
+    return {} if ids is None else {"trace_id": ids[0], "span_id": ids[1]}
 
 
 def _masked(value: Any) -> Any:
@@ -194,7 +187,3 @@ def _masked(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _masked(inner) for name, inner in value.items()}
     return [_masked(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
-def _shown(value: object) -> str:
-    return mask(str(value))

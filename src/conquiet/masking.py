@@ -1,4 +1,4 @@
-"""Secrets leave no process in a text: passwords are replaced in every sentence that conquiet writes."""
+"""Masks secrets: passwords are replaced in every text that conquiet writes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from urllib.parse import quote, quote_plus, unquote
 
 HIDDEN = "***"
 
-#: A shorter secret is replaced inside URLs alone: elsewhere it would tear ordinary words apart.
+#: A shorter secret is replaced inside URLs alone: elsewhere it could be part of an ordinary word.
 SHORTEST_KNOWN = 5
 
-# Every repetition that can begin anywhere is bounded: a long text must not take time by its square.
+# Every repetition that can begin anywhere is bounded: the time must not grow with the square of the text.
 _PATTERNS = (
     # Up to the last @ of the word: a password that was not percent-encoded may have a / or an @ itself.
     (
@@ -25,7 +25,7 @@ _PATTERNS = (
         re.compile(r"((?:password|passwd|secret)['\"]\s{0,9}:\s{0,9}(['\"])).{0,1000}?\2", re.IGNORECASE),
         rf"\1{HIDDEN}\2",
     ),
-    # A server that does not know HELLO or AUTH repeats their arguments, cut to some length.
+    # A server that does not know HELLO or AUTH repeats their arguments in its error, truncated.
     (
         re.compile(r"([`'\"]AUTH[`'\"]|command [`'\"]AUTH[`'\"]).*", re.IGNORECASE | re.DOTALL),
         rf"\1 {HIDDEN}",
@@ -36,7 +36,7 @@ _known: set[str] = set()
 
 
 def remember_secret(secret: object) -> None:
-    """Replace this text from now on, in whatever way it is written."""
+    """Replace this text from now on, also percent-encoded or escaped."""
     if not isinstance(secret, str) or len(secret) < SHORTEST_KNOWN:
         return
     _known.update(
@@ -46,7 +46,7 @@ def remember_secret(secret: object) -> None:
 
 
 def remember_url(url: object) -> None:
-    """Remember the password of a URL, be it well-formed or not."""
+    """Remember the password of a URL, also of a malformed one."""
     if not isinstance(url, str):
         return
     credentials = url.partition("://")[2].rpartition("@")[0]
@@ -67,13 +67,13 @@ def mask(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """The `repr` of a value that may hold a password, as a URL or a client does."""
+    """The `repr` of a value that may contain a password, as a URL or a client does."""
     return mask(repr(value))
 
 
 @contextmanager
 def scrubbed() -> Iterator[None]:
-    """Mask whatever is raised inside."""
+    """Mask what is raised in the block."""
     try:
         yield
     except Exception as error:
@@ -82,7 +82,7 @@ def scrubbed() -> Iterator[None]:
 
 
 def scrub(error: BaseException) -> None:
-    """Mask an exception in place, with its notes and with everything that led to it."""
+    """Mask an exception in place, with its notes, causes and contexts."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:

@@ -16,23 +16,23 @@ _SCALARS = frozenset((str, int, float, bool, type(None)))
 
 
 def encode_payload(payload: Payload, before: str = "", after: str = "") -> bytes:
-    """Encode a payload, refusing whatever would not come back equal.
+    """Encode a payload; refuses what would not come back equal.
 
     Args:
-        before: JSON that is written already, of an object around the payload.
+        before: JSON text of an object around the payload, up to the payload.
         after: the rest of it.
 
     Raises:
-        TypeError: not a dict, a key that is no string, or a value that JSON has no word for (bytes, dates,
+        TypeError: not a dict, a key that is not a string, or a value that JSON does not have (bytes, dates,
             sets, tuples).
         ValueError: NaN, an infinity, a lone surrogate, a cycle or nesting too deep to read back.
     """
     if not isinstance(payload, dict):
         raise TypeError(f"payload must be a dict, not {type(payload).__name__}: {payload!r:.100}")
     try:
-        if _is_lossy(payload):
-            _refuse_lossy(payload, "payload")
-        return (before + _encode(payload) + after).encode()
+        lossy = _find_lossy(payload)
+        if lossy is None:
+            return (before + _encode(payload) + after).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"payload has a lone surrogate, which UTF-8 cannot carry: {error}") from error
     except RecursionError as error:
@@ -41,10 +41,11 @@ def encode_payload(payload: Payload, before: str = "", after: str = "") -> bytes
         raise ValueError(f"payload cannot be written as JSON: {error}") from error
     except TypeError as error:
         raise TypeError(f"payload cannot be written as JSON: {error}") from error
+    raise TypeError(f"payload cannot be written as JSON: payload{lossy[0]} {lossy[1]}")
 
 
 def encode_text(text: str | None) -> str:
-    """A string, or null, as it stands in JSON; a lone surrogate is found when the whole is encoded."""
+    """A string, or null, as JSON text; a lone surrogate is found when the whole is encoded."""
     return "null" if text is None else _encode(text)
 
 
@@ -52,11 +53,11 @@ def decode_payload(data: bytes) -> Payload:
     """Decode the bytes of a `data` field.
 
     Raises:
-        ValueError: not UTF-8, not JSON, not an object, or nothing that `encode_payload` writes.
+        ValueError: not UTF-8, not JSON, not an object, or a value that `encode_payload` never writes.
     """
     try:
         payload = _decoded(data.decode())
-        # First the search that costs nothing: our own encoder writes no such escapes.
+        # The cheap search first: our own encoder writes no such escapes.
         if b"\\u" in data and _SURROGATE.search(data):
             _encode(payload).encode()
     except UnicodeEncodeError as error:
@@ -72,39 +73,27 @@ def decode_payload(data: bytes) -> Payload:
     return payload
 
 
-def _is_lossy(value: Any) -> bool:
-    # The encoder itself refuses everything else; keys and tuples it would change without a word.
-    kind = type(value)
-    if kind is dict or isinstance(value, dict):
-        for key, item in value.items():
-            if type(key) is not str and not isinstance(key, str):
-                return True
-            if type(item) not in _SCALARS and _is_lossy(item):
-                return True
-        return False
-    if kind is list or isinstance(value, list):
-        for item in value:  # noqa: SIM110 -- a generator would cost more than the look itself
-            if type(item) not in _SCALARS and _is_lossy(item):
-                return True
-        return False
-    return isinstance(value, tuple)
-
-
-def _refuse_lossy(value: Any, path: str) -> None:
+def _find_lossy(value: Any) -> tuple[str, str] | None:
+    """The path to what would come back changed, and what is wrong there; the encoder refuses all the rest."""
     if isinstance(value, dict):
         for key, item in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"{path} has the key {key!r}, which is no string")
-            _refuse_lossy(item, f"{path}[{key!r}]")
+            if type(key) is not str and not isinstance(key, str):
+                return "", f"has the key {key!r}, which is not a string"
+            if type(item) not in _SCALARS and (lossy := _find_lossy(item)) is not None:
+                return f"[{key!r}]{lossy[0]}", lossy[1]
     elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _refuse_lossy(item, f"{path}[{index}]")
+        for item in value:
+            if type(item) not in _SCALARS and (lossy := _find_lossy(item)) is not None:
+                # Counted only now: an index for every item would cost every payload.
+                index = next(index for index, other in enumerate(value) if other is item)
+                return f"[{index}]{lossy[0]}", lossy[1]
     elif isinstance(value, tuple):
-        raise TypeError(f"{path} is a tuple, which would come back as a list: {value!r:.100}")
+        return "", f"is a tuple, which would come back as a list: {value!r:.100}"
+    return None
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _finite(text: str) -> float:
@@ -115,7 +104,7 @@ def _finite(text: str) -> float:
 
 
 def _decoded(text: str) -> Any:
-    # White space around it is rare, and to look for it takes a tenth of the time.
+    # White space around the object is rare, and skipping it takes a tenth of the time.
     if text.startswith("{") and text.endswith("}"):
         payload, end = _decoder.raw_decode(text)
         if end == len(text):
@@ -123,7 +112,7 @@ def _decoded(text: str) -> Any:
     return _decoder.decode(text)
 
 
-# Whatever contains itself is found by the look for what would be lost, which comes first.
+# A payload that contains itself is found by `_find_lossy`, which comes first.
 _encode = json.JSONEncoder(
     ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")
 ).encode

@@ -1,4 +1,4 @@
-"""Settings: code over config file over environment; the one place that reads the last two."""
+"""Settings: code over config file over environment; the only module that reads the last two."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a process was told; its `repr` shows URLs without their passwords."""
+    """The settings of a process; its `repr` shows URLs without their passwords."""
 
     #: The Redis or Valkey server, in any form that `open_client` takes.
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -127,25 +127,19 @@ def _parsed(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         is_yaml = path.suffix in (".yaml", ".yml")
         values: Any = import_module("yaml").safe_load(text) if is_yaml else tomllib.loads(text)
-        problem = None if isinstance(values, dict) else "it must hold keys and values"
+        problem = None if isinstance(values, dict) else "it must have keys and values"
     except ImportError:
         values, problem = None, "YAML needs PyYAML: pip install 'conquiet[cli]', or write it as TOML"
     except OSError as error:
         values, problem = None, error.strerror or type(error).__name__
-    except ValueError as error:
-        values, problem = None, _place_of(error)
-    except Exception as error:  # noqa: BLE001 -- PyYAML's own tree, which may not be installed
-        values, problem = None, _place_of(error)
-    # Outside of the handlers: a parser's error quotes the line, which may hold a password.
+    except Exception as error:  # noqa: BLE001 -- of tomllib, or of PyYAML, which may not be installed
+        mark = getattr(error, "problem_mark", None)
+        line = getattr(error, "lineno", None) or (mark.line + 1 if mark is not None else None)
+        values, problem = None, f"it is not well-formed (line {line})" if line else "it is not well-formed"
+    # Outside of the handlers: a parser's error quotes the line, which may have a password.
     if problem is not None:
         raise SettingsError(f"the config file {path} cannot be read: {problem}")
     return values  # type: ignore[no-any-return]  # a dict, since there is no problem
-
-
-def _place_of(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    line = getattr(error, "lineno", None) or (mark.line + 1 if mark is not None else None)
-    return f"it is not well-formed (line {line})" if line else "it is not well-formed"
 
 
 def _checked(values: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -162,4 +156,4 @@ def _refuse_unknown(names: Any, source: str, *, known: list[str] | None = None) 
         if name not in expected:
             near = get_close_matches(str(name), expected, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(expected)}"
-            raise SettingsError(f"{name} in {source} is no setting; {hint}", key=str(name))
+            raise SettingsError(f"{name} in {source} is not a setting; {hint}", key=str(name))

@@ -74,7 +74,7 @@ def test_without_anything_there_are_defaults(tmp_path):
         (
             'redis_ulr = "x"',
             "redis_ulr",
-            "redis_ulr in .*conquiet.toml is no setting; did you mean redis_url",
+            "redis_ulr in .*conquiet.toml is not a setting; did you mean redis_url",
         ),
         ("group = 7", "group", "group in .*conquiet.toml must be text, got int"),
         ("zebra = 'x'", "zebra", "known are redis_url, database_url, group"),
@@ -97,7 +97,7 @@ def test_an_unknown_variable_and_an_unknown_argument_are_named(tmp_path):
         SettingsError, match=r"CONQUIET_DATABSE_URL in the environment .*CONQUIET_DATABASE_URL"
     ):
         Settings.load(directory=tmp_path, environment={"CONQUIET_DATABSE_URL": "x"})
-    with pytest.raises(SettingsError, match="url in the call is no setting; known are redis_url"):
+    with pytest.raises(SettingsError, match="url in the call is not a setting; known are redis_url"):
         Settings.load(directory=tmp_path, environment={}, url="x")
     assert Settings.load(directory=tmp_path, environment={"CONQUIET_TEST_REQUIRE": "redis"}) == Settings()
 

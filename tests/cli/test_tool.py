@@ -143,7 +143,7 @@ def test_a_wrong_setting_is_named(anywhere, monkeypatch):
     ran = anywhere("stats")
 
     assert ran.code == 2
-    assert "CONQUIET_REDIS in the environment is no setting; did you mean CONQUIET_REDIS_URL?" in ran.err
+    assert "CONQUIET_REDIS in the environment is not a setting; did you mean CONQUIET_REDIS_URL?" in ran.err
 
 
 def test_a_cluster_is_operated_with_the_same_commands(anywhere, monkeypatch):

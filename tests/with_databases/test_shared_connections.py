@@ -38,7 +38,7 @@ def test_read_through_the_same_engine_does_not_undo_the_message_without_a_word(
             connection.execute(text("SELECT 1"))
 
     valkey_queue.enqueue({})
-    with pytest.raises(DbError, match="hands the connection of a message"):
+    with pytest.raises(DbError, match="shares the connection of a message"):
         consume_one(valkey_queue, handler, memory)
 
     assert (notes(memory), pending(valkey_queue)) == ([], 1)

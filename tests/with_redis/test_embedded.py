@@ -580,5 +580,5 @@ def test_a_cluster_with_a_dead_node_is_whole_again_after_a_restart(tmp_path: Pat
 def test_the_directory_of_a_cluster_is_refused_to_a_single_server(tmp_path: Path) -> None:
     ports.remember_ports(tmp_path, (10_001, 10_002, 10_003))
 
-    with pytest.raises(EmbeddedServerError, match=f"{tmp_path} holds the data of 3 nodes, not of 1"):
+    with pytest.raises(EmbeddedServerError, match=f"{tmp_path} has the data of 3 nodes, not of 1"):
         EmbeddedServer(dir=tmp_path).start()

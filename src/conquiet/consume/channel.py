@@ -8,23 +8,12 @@ from typing import Any, Protocol, TypeVar
 
 from conquiet.consume.outcome import Outcome, Settlement
 from conquiet.errors import MalformedEntry
+from conquiet.logs import Delivered
 from conquiet.tracing import Where
 
 
-class Message(Protocol):
+class Message(Delivered, Protocol):
     """One delivery of one message."""
-
-    @property
-    def stream(self) -> str:
-        """The stream's key."""
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-
-    @property
-    def id(self) -> str:
-        """The stream entry's id."""
 
     @property
     def payload(self) -> Any:

@@ -1,4 +1,4 @@
-"""Engines from URLs, whose refusals never tell the password."""
+"""Engines from URLs; errors never contain the password."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def open_engine(url: str) -> Engine:
     """An engine; it connects when it is first used.
 
     Raises:
-        DbError: the URL cannot be read, or its driver is not there.
+        DbError: the URL cannot be read, or its driver is not installed.
     """
     remember_url(url)
     try:
@@ -21,6 +21,6 @@ def open_engine(url: str) -> Engine:
     except ImportError as error:
         problem = f"its driver is not installed: {error}"
     except (SQLAlchemyError, ValueError, TypeError) as error:
-        # Their sentences may quote a part of the URL.
+        # Their messages may quote a part of the URL.
         problem = f"it is not of the form dialect+driver://user:password@host/name ({type(error).__name__})"
     raise DbError(f"the database URL cannot be used: {problem}")

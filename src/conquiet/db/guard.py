@@ -1,8 +1,8 @@
-"""Guards the transaction of one message against ends that nobody would see.
+"""Guards the transaction of one message against a silent end.
 
-A handler may swallow an SQL error and return as if all were well. After some errors the database has undone
-everything so far, and some drivers then commit without a word: PostgreSQL answers COMMIT with ROLLBACK, MySQL
-goes on in a new transaction after a deadlock. Such a commit would ack a message whose effects are gone. And a
+A handler may swallow an SQL error and return normally. After some errors the database has rolled back
+everything so far, and some drivers then commit without an error: PostgreSQL answers COMMIT with ROLLBACK,
+MySQL goes on in a new transaction after a deadlock. Such a commit would ack a message without its effects. A
 handler that ends the transaction itself, by SQL text or by a statement that commits implicitly, could leave
 the inbox row of a message that was not handled.
 """
@@ -44,11 +44,11 @@ _watched: WeakSet[Engine] = WeakSet()
 
 
 class TransactionGuard:
-    """Watches one transaction from its beginning to its end; knows when it is no longer the handler's."""
+    """Watches one transaction from its beginning to its end, and detects when it was ended before."""
 
     __slots__ = ("_dbapi_connection", "connection", "has_executed", "is_undone")
 
-    #: By the id of the DBAPI connection: some pools hand the same one to several `Connection`s.
+    #: By the id of the DBAPI connection: some pools give the same one to several `Connection`s.
     open: dict[int, TransactionGuard] = {}  # noqa: RUF012 -- shared on purpose
 
     def __init__(self, connection: Connection) -> None:
@@ -74,12 +74,12 @@ class TransactionGuard:
         return guard
 
     def end(self) -> None:
-        """Let the connection commit again; at the end of a DbSession, whichever way it ends."""
+        """Allow commits on the connection again, at the end of a DbSession."""
         if self.open.get(id(self._dbapi_connection)) is self:
             del self.open[id(self._dbapi_connection)]
 
     def check(self) -> None:
-        """Look, before the commit, whether the transaction is still the one that the handler wrote in.
+        """Check, before the commit, that the transaction is still the one that the handler wrote in.
 
         Raises:
             DbError: the database or the handler ended it.
@@ -94,24 +94,24 @@ class TransactionGuard:
             return False
         status = getattr(getattr(self._dbapi_connection, "info", None), "transaction_status", None)
         if status is None:
-            # A driver that does not tell: in an aborted transaction the server refuses even this.
+            # A driver without this status: in an aborted transaction the server refuses even this.
             self.connection.execute(text("SELECT 1"))
             return False
         return int(status) == _LIBPQ_IN_ERROR or (self.has_executed and int(status) == _LIBPQ_IDLE)
 
     def _ensure_transaction(self) -> None:
-        # sqlite3 tells; with SQLAlchemy's recipe of an explicit BEGIN or autocommit=False it is in one.
+        # With SQLAlchemy's recipe of an explicit BEGIN, or autocommit=False, sqlite3 is in one already.
         dbapi_connection = self._dbapi_connection
         if dbapi_connection is None or getattr(dbapi_connection, "in_transaction", False):
             return
         is_sqlite = isinstance(dbapi_connection, sqlite3.Connection)
-        # An attribute of sqlite3 from Python 3.12 on; the dialect looks at its elder.
+        # An attribute of sqlite3 from Python 3.12 on; the dialect checks the older one.
         is_autocommit = is_sqlite and getattr(dbapi_connection, "autocommit", False) is True
         if is_autocommit or self.connection.dialect.detect_autocommit_setting(dbapi_connection):
             raise DbError(
                 "the engine is in AUTOCOMMIT mode, where a rollback undoes nothing; use another engine"
             )
-        if isinstance(dbapi_connection, sqlite3.Connection):
+        if is_sqlite:
             # By itself sqlite3 begins only before INSERT, UPDATE and DELETE: a new table, a savepoint or a
             # WITH … INSERT that comes first would be committed at once.
             dbapi_connection.execute("BEGIN")
@@ -119,14 +119,14 @@ class TransactionGuard:
 
 def roll_back(connection: Connection) -> None:
     """Undo what was not committed, on the server too; a connection that cannot is dropped."""
-    # After a commit that failed or was refused SQLAlchemy takes the transaction for ended and sends no
+    # After a commit that failed or was refused SQLAlchemy counts the transaction as ended and sends no
     # ROLLBACK: the next commit on this connection would commit it.
     is_cut_short = connection.get_transaction() is not None and not connection.in_transaction()
     try:
         connection.rollback()
         if is_cut_short and not connection.invalidated:
             connection.dialect.do_rollback(connection.connection)
-    except Exception as error:  # noqa: BLE001 -- the driver's own; the server forgets the transaction, and so do we
+    except Exception as error:  # noqa: BLE001 -- the driver's own; the server rolls back when the connection closes
         connection.invalidate(error)
 
 
@@ -146,11 +146,11 @@ def _guard_of(connection: Connection) -> TransactionGuard | None:
 def _refuse_intruder(connection: Connection) -> None:
     guard = _guard_of(connection)
     if guard is not None and guard.connection is not connection:
-        # Whatever it does now, and if only its pool resets it, happens to the message's transaction.
+        # What it does from now on, even a reset by its pool, happens in the message's transaction.
         guard.is_undone = True
         raise DbError(
-            "this pool hands the connection of a message that is being handled to somebody else; "
-            "use one that gives each its own, such as QueuePool or NullPool"
+            "this pool shares the connection of a message that is being handled; "
+            "use one with a connection for each user, such as QueuePool or NullPool"
         )
 
 

@@ -15,9 +15,9 @@ from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, vi
 
 
 class Inbox:
-    """Remembers which messages were handled; a redelivered one is acked without its handler.
+    """Records which messages were handled; a redelivered one is acked without its handler.
 
-    `namespace` tells apart servers whose streams have the same names but share one database.
+    `namespace` distinguishes servers whose streams have the same names but share one database.
     """
 
     def __init__(self, *, table: str = "conquiet_inbox", namespace: str = "") -> None:
@@ -34,7 +34,7 @@ class Inbox:
             Column("stream", Text, nullable=False),
             Column("consumer_group", Text, nullable=False),
             Column("entry_id", String(64), nullable=False),
-            # One for each delivery: a failed handling takes back its own row and nobody else's.
+            # One for each delivery: a failed handling deletes its own row and no other.
             Column("delivery", String(32), nullable=False),
             Column("handled_at_ms", BigInteger, nullable=False, index=True),
             **MYSQL_OPTIONS,
@@ -42,14 +42,14 @@ class Inbox:
         self._insert = insert(self._table)
 
     def create_table(self, engine: Engine) -> None:
-        """Create the table unless it is there; `run` and `drain` call it before their first message."""
+        """Create the table unless it exists; `run` and `drain` call it before their first message."""
         create_table(self._table, engine)
 
     def record(self, session: DbSession, *, stream: str, group: str, entry_id: str) -> str | None:
-        """Write the row, as the first statement of the transaction; `None` if it was there before.
+        """Write the row, as the first statement of the transaction; `None` if it existed before.
 
         While another worker handles the same message this waits for its end. After `None` the transaction
-        is of no more use: leave it by an exception. Returns the name of this delivery, for `take_back`.
+        must be left by an exception. Returns the name of this delivery, for `take_back`.
         """
         delivery = uuid.uuid4().hex
         row = {
@@ -80,9 +80,9 @@ class Inbox:
         return session.scalar(statement) is not None
 
     def purge(self, engine: Engine, older_than: timedelta) -> int:
-        """Forget messages handled longer ago than `older_than`; returns how many.
+        """Delete rows of messages handled longer ago than `older_than`; returns how many.
 
-        Keep more than the longest time after which a message may still be redelivered: a forgotten one
+        Keep more than the longest time after which a message may still be redelivered: without its row it
         is handled again.
         """
         if not isinstance(older_than, timedelta):

@@ -57,7 +57,7 @@ class Outbox:
         self._insert = insert(self._table)
 
     def create_table(self, engine: Engine) -> None:
-        """Create the table unless it is there; do it once, before the first handler that uses it."""
+        """Create the table unless it exists; do it once, before the first handler that uses it."""
         create_table(self._table, engine)
 
     def enqueue(self, session: DbSession, stream: str, payload: Payload) -> None:
@@ -82,7 +82,7 @@ class Outbox:
         Rows of the streams `except_of` are left out.
         """
         if session.connection.dialect.name == "sqlite":
-            # SQLite knows no row locks; a write that changes nothing takes its one write lock.
+            # SQLite has no row locks; a write that changes nothing takes its one write lock.
             session.execute(update(self._table).where(false()).values(stream=""))
         columns = self._table.c
         statement = select(columns.id, columns.stream, columns.data).order_by(columns.id).limit(limit)

@@ -26,7 +26,7 @@ class DbSession:
 
     A clean end commits, any exception rolls back. There is no `commit`: the message is acked only after
     the block, so a handler that could commit by itself could lose it. Given an engine it takes a connection
-    and gives it back; given a connection it leaves it open.
+    and releases it; given a connection it leaves it open.
     """
 
     def __init__(self, bind: Engine | Connection) -> None:
@@ -53,7 +53,7 @@ class DbSession:
 
     @property
     def orm(self) -> Session:
-        """An ORM session in this transaction, made when first asked for and flushed before the commit."""
+        """An ORM session in this transaction, made on first use and flushed before the commit."""
         if self._orm is None:
             from sqlalchemy.orm import Session
 
@@ -85,7 +85,9 @@ class DbSession:
         if isinstance(self._bind, Connection) and self._bind.in_transaction():
             raise DbError("the connection is in a transaction already; a DbSession begins its own")
         try:
-            self._begin()
+            self._connection = self._bind.connect() if isinstance(self._bind, Engine) else self._bind
+            self._transaction = self._connection.begin()
+            self._guard = TransactionGuard.begin(self._connection)
         except SQLAlchemyError as error:
             self._release()
             raise DbError(f"the transaction could not be opened: {error}") from error
@@ -103,11 +105,6 @@ class DbSession:
         finally:
             self._release()
 
-    def _begin(self) -> None:
-        self._connection = self._bind.connect() if isinstance(self._bind, Engine) else self._bind
-        self._transaction = self._connection.begin()
-        self._guard = TransactionGuard.begin(self._connection)
-
     def _commit(self) -> None:
         try:
             if self._orm is not None:
@@ -117,24 +114,21 @@ class DbSession:
             if self._guard is not None:
                 self._guard.check()
                 self._guard.end()
-            self._traced_commit(self._transaction)
+            traces = active_traces()
+            if traces is None:
+                self._send_commit(self._transaction)
+            else:
+                with traces.committing(self.connection.dialect.name):
+                    self._send_commit(self._transaction)
         except SQLAlchemyError as error:
             raise DbError(f"the transaction was not committed: {error}") from error
-
-    def _traced_commit(self, transaction: RootTransaction) -> None:
-        traces = active_traces()
-        if traces is None:
-            self._send_commit(transaction)
-            return
-        with traces.committing(self.connection.dialect.name):
-            self._send_commit(transaction)
 
     def _send_commit(self, transaction: RootTransaction) -> None:
         self.may_be_committed = True
         try:
             transaction.commit()
         except IntegrityError:
-            # The database's own no, as of a deferred constraint; any other error may hide a commit.
+            # The database refused it, as by a deferred constraint; after any other error it may be committed.
             self.may_be_committed = False
             raise
         except DBAPIError as error:
@@ -144,7 +138,7 @@ class DbSession:
         self._is_committed = True
 
     def _release(self) -> None:
-        # Rolls back whatever was not committed, also a transaction that a handler began after ending ours.
+        # Rolls back what was not committed, also a transaction that a handler began after ending ours.
         connection, self._connection, self._transaction = self._connection, None, None
         orm, self._orm = self._orm, None
         if orm is not None:
@@ -164,7 +158,7 @@ class DbSession:
 
 
 def is_connection_lost(error: BaseException) -> bool:
-    """Whether this exception, or one that led to it, says that a connection to the database is gone."""
+    """Whether this exception, or one of its causes, is a lost connection to the database."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, DBAPIError) and cause.connection_invalidated:

@@ -1,4 +1,4 @@
-"""How conquiet's own tables are made: by name, safely by several processes at once."""
+"""Creates conquiet's own tables, safely by several processes at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from conquiet.errors import DbError
 from conquiet.masking import scrubbed
 
-#: Stream names are compared as bytes; MySQL's default collation would take "Orders" for "orders".
+#: Stream names are compared as bytes; MySQL's default collation would treat "Orders" as "orders".
 MYSQL_OPTIONS: dict[str, Any] = {
     "mysql_charset": "utf8mb4",
     "mysql_collate": "utf8mb4_bin",
@@ -22,14 +22,14 @@ MYSQL_OPTIONS: dict[str, Any] = {
 
 
 def check_table_name(name: str) -> None:
-    """Refuse what is no plain SQL name."""
+    """Refuse a name that would need quoting in SQL."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", name):
         raise ValueError(f"table must be a plain SQL name of at most 63 characters, got {name!r}")
 
 
 @scrubbed()
 def create_table(table: Table, engine: Engine) -> None:
-    """Create the table unless it is there; of two processes that try at once, both succeed."""
+    """Create the table unless it exists; of two processes that try at once, both succeed."""
     try:
         table.create(engine, checkfirst=True)
     except SQLAlchemyError as error:
@@ -43,7 +43,7 @@ def create_table(table: Table, engine: Engine) -> None:
 
 @contextmanager
 def visible_sql(what: str) -> Iterator[None]:
-    """Turn whatever SQLAlchemy raises into a `DbError` with the original as its cause."""
+    """Turn what SQLAlchemy raises into a `DbError` with the original as its cause."""
     try:
         yield
     except SQLAlchemyError as error:

@@ -57,7 +57,7 @@ def remembered_ports(directory: Path, *, count: int) -> tuple[int, ...]:
         return ()
     if len(ports) != count:
         raise EmbeddedServerError(
-            f"{directory} holds the data of {len(ports)} nodes, not of {count}: use another directory, "
+            f"{directory} has the data of {len(ports)} nodes, not of {count}: use another directory, "
             "or start it with the number of nodes it was made with"
         )
     return ports

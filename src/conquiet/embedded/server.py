@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from conquiet.embedded.binary import find_binary
-from conquiet.embedded.launch import launch
-from conquiet.embedded.options import ServerOptions
+from conquiet.embedded.launch import ServerOptions, launch
 from conquiet.embedded.ports import HOST, choose_ports, remember_ports, remembered_ports
 from conquiet.embedded.processes import PortTakenError, ServerProcesses
 from conquiet.errors import EmbeddedServerError

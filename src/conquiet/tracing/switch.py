@@ -51,7 +51,7 @@ def enable(tracer_provider: TracerProvider | None = None, *, payload_field: str 
 
 
 def disable() -> None:
-    """Trace nothing from now on, whatever the environment says."""
+    """Trace nothing from now on, even if the environment enables it."""
     _switch.traces, _switch.is_decided = None, True
 
 
@@ -75,7 +75,7 @@ def active_traces() -> Traces | None:
 
 
 def headers() -> dict[str, str]:
-    """The current context as W3C headers, to be carried by hand; empty while tracing is off."""
+    """The current context as W3C headers, to be passed on explicitly; empty while tracing is off."""
     traces = active_traces()
     return {} if traces is None else traces.current_headers()
 
