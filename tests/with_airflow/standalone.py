@@ -75,7 +75,7 @@ class Standalone:
         assert victims, "no triggerer runs"
         for process in victims:
             process.kill()
-        psutil.wait_procs(victims, timeout=HANG_S)
+        eventually(lambda: all(map(_has_ended, victims)), every_s=0.05)
 
     def stop(self) -> None:
         """Kill every process of this Airflow; nothing of it is left afterwards."""
@@ -202,6 +202,14 @@ def _async_driver(metadata_url: str) -> dict[str, str]:
     if not metadata_url.startswith("postgresql+psycopg:"):
         return {}
     return {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": metadata_url}
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    # `airflow standalone` does not reap its components: a killed one stays as a zombie.
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _is_triggerer(process: psutil.Process) -> bool:

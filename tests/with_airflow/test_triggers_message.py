@@ -333,7 +333,7 @@ def test_what_a_watcher_with_other_arguments_left_pending_is_taken_over(
     with RedisStreamsQueue.from_url(server_url, QueueConfig(stream, "watcher", "of-old")) as queue:
         queue.read(1_000, 2)
     client.xclaim(stream, "watcher", "of-old", 0, ids, idle=120_000, justid=True)
-    monkeypatch.setattr(watched_stream, "_GONE_MS", 0)
+    monkeypatch.setattr(watched_stream, "_DEAD_AFTER_MS", 0)
 
     async def scenario() -> list[str]:
         async with triggerer() as running:
