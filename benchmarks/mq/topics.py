@@ -90,7 +90,7 @@ def work_through(
 
     partition = LeasedPartition(work.topic, GROUP, lease, leases)
     channel = PartitionChannel(partition, ConsumerConfig(consumer_name="bench"))
-    channel.lease_is_certain_until = float("inf")
+    channel.lease_valid_until = float("inf")
     limits = DrainLimits(max_messages=None, idle_ms=None, max_failures=None)
     with MessageHandling(count_down, engine, before_commit=channel.check_lease) as handling:
         loop = DrainLoop(channel, handling, limits)

@@ -15,7 +15,7 @@ from conquiet.mq.keys import TopicKeys
 from tests.chaos.plan import GROUP, TOPIC, Plan, effects
 
 _SHOWN = 5
-_KEYS = TopicKeys(TOPIC, "plain")
+_KEYS = TopicKeys(TOPIC, "single")
 
 
 @dataclass(slots=True, kw_only=True)

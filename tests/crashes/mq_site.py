@@ -130,7 +130,7 @@ class MqSite:
         )
         channel = Rounds(leased, config)
         channel.is_last = is_last_round
-        channel.lease_is_certain_until = math.inf
+        channel.lease_valid_until = math.inf
         limits = DrainLimits(max_messages=None, idle_ms=None, max_failures=None, batch_size=2)
         with MessageHandling(
             self.handle, self.engine, self.inbox, before_commit=channel.check_lease

@@ -145,7 +145,7 @@ def test_a_hand_back_leaves_alone_what_another_consumer_has_claimed_meanwhile(
         drain(queue, handler, engine, DrainLimits(max_messages=3, on_error="raise"))
 
     assert pending(client, stream)[ids[2]][:2] == (b"thief", 2)
-    assert (caught.value.drain_report.handed_back, caught.value.drain_report.taken_over) == (1, 1)
+    assert (caught.value.drain_report.handed_back, caught.value.drain_report.claimed_by_others) == (1, 1)
 
 
 def test_a_drain_first_takes_what_its_own_consumer_name_has_pending(make_queue, engine):
@@ -361,8 +361,8 @@ def test_prefetched_messages_that_wait_long_are_renewed_and_claimed_ones_are_lef
         entry_id for entry_id, (consumer, _, _) in pending(client, stream).items() if consumer == b"thief"
     ]
     assert set(handled) & set(stolen) <= {ids[0]}
-    assert len(handled) + report.taken_over == 4
-    assert report.taken_over >= 1
+    assert len(handled) + report.claimed_by_others == 4
+    assert report.claimed_by_others >= 1
 
 
 def test_acks_of_committed_messages_do_not_wait_for_the_end_of_a_slow_batch(

@@ -75,7 +75,16 @@ class LimitOptions:
 
 
 #: The counts of a report.
-COUNTS = ("read", "handled", "skipped", "failed", "retried", "dead_lettered", "handed_back", "taken_over")
+COUNTS = (
+    "read",
+    "handled",
+    "skipped",
+    "failed",
+    "retried",
+    "dead_lettered",
+    "handed_back",
+    "claimed_by_others",
+)
 
 
 def load(reference: str) -> Callable[..., Any]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Generic
 
 from conquiet.consume.channel import Channel, M
 from conquiet.consume.handling import MessageHandling
-from conquiet.consume.observing import Spans
 from conquiet.consume.outage import Outage
 from conquiet.consume.outcome import DeadLetter, Outcome, Settlement
+from conquiet.consume.spans import Spans
 from conquiet.db import is_connection_lost
 from conquiet.errors import DatabaseUnavailableError
 from conquiet.logs import MessageLog

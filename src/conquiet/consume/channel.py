@@ -61,7 +61,7 @@ class Channel(Protocol[M]):
     #: Whether other consumers could take what waits here: then a slow handler reads fewer messages at a time.
     is_shared: bool
     #: Messages that were delivered and are another consumer's now, or were trimmed.
-    taken_over: int
+    claimed_by_others: int
 
     @property
     def can_settle(self) -> bool:

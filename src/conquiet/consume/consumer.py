@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from sqlalchemy import Engine
 
 from conquiet.consume.handling import Handler, MessageHandling
-from conquiet.consume.observing import Spans
 from conquiet.consume.outcome import DeadLetter, Retry, Settlement, Skipped
+from conquiet.consume.spans import Spans
 from conquiet.db import Inbox
 from conquiet.errors import MessageRejectedError
 from conquiet.logs import naming_messages_of

@@ -13,9 +13,9 @@ from conquiet.consume.attempt import Attempts
 from conquiet.consume.channel import Channel, M
 from conquiet.consume.handling import MessageHandling
 from conquiet.consume.limits import DrainLimits
-from conquiet.consume.observing import Spans
 from conquiet.consume.outcome import Settlement
 from conquiet.consume.report import DrainReport, StopReason
+from conquiet.consume.spans import Spans
 from conquiet.consume.tally import Tally
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DrainError
 from conquiet.logs import MessageLog, naming_messages_of
@@ -99,15 +99,15 @@ class DrainLoop(Generic[M]):
         if self._channel.is_shared:
             size = min(_FIRST_BATCH, size)
         while (reason := self._reason_to_stop()) is None:
-            if self._has_to_wait():
+            if self._wait_if_blocked():
                 continue
             read = len(self._queued) or self._read(size)
             if read is None:
                 return "idle"
             begun = time.monotonic()
-            while self._queued and self._reason_to_stop() is None and not self._has_to_wait():
+            while self._queued and self._reason_to_stop() is None and not self._wait_if_blocked():
                 msg = self._channel.next_message(self._queued)
-                if msg is not None and self._has_begun(msg):
+                if msg is not None and self._begin(msg):
                     self._handle(msg)
                 if self._unsettled and time.monotonic() - self._unsettled_since > _SETTLE_WITHIN_S:
                     self._settle()
@@ -118,7 +118,7 @@ class DrainLoop(Generic[M]):
     def _reason_to_stop(self) -> StopReason | None:
         return "stop" if self._is_stopping else self._tally.reason_to_stop(self.attempts.failed)
 
-    def _has_to_wait(self) -> bool:
+    def _wait_if_blocked(self) -> bool:
         """Wait for a moment if the consumer is paused or the database is unavailable."""
         is_paused = self._gate is not None and not self._gate.is_set()
         if not is_paused and self.attempts.is_time_to_try():
@@ -140,7 +140,7 @@ class DrainLoop(Generic[M]):
             size = min(size, self._limits.max_messages - self._tally.taken)
         started, started_ns = time.monotonic(), time.time_ns()
         batch = self._channel.read(self._unsettled, size, self._tally.longest_wait_ms(started))
-        self._has_settled(started_ns)
+        self._record_settled(started_ns)
         if batch is None:
             return None
         count = self._tally.read(batch, started)
@@ -148,10 +148,10 @@ class DrainLoop(Generic[M]):
         self._spans.received(batch.messages, started_ns)
         self._queued.extend(batch.messages)
         for entry in batch.malformed:
-            self._decided(self._channel.decide_malformed(entry), entry.delivery_count)
+            self._record_decision(self._channel.decide_malformed(entry), entry.delivery_count)
         return count
 
-    def _has_begun(self, msg: M) -> bool:
+    def _begin(self, msg: M) -> bool:
         begin = self._channel.begin(msg)
         if begin is None:
             return True
@@ -172,11 +172,11 @@ class DrainLoop(Generic[M]):
             self._tally.interrupted()
             raise
         self._tally.taken += 1
-        self._decided(settlement, msg.attempt)
+        self._record_decision(settlement, msg.attempt)
         if settlement.error is not None and self._limits.on_error == "raise":
             raise settlement.error
 
-    def _decided(self, settlement: Settlement, attempt: int) -> None:
+    def _record_decision(self, settlement: Settlement, attempt: int) -> None:
         if not self._unsettled:
             self._unsettled_since = time.monotonic()
         self._unsettled.append(settlement)
@@ -198,9 +198,9 @@ class DrainLoop(Generic[M]):
             except Exception as error:
                 self._spans.settled(self._unsettled, started_ns, str(error))
                 raise
-            self._has_settled(started_ns)
+            self._record_settled(started_ns)
 
-    def _has_settled(self, started_ns: int) -> None:
+    def _record_settled(self, started_ns: int) -> None:
         settled, self._unsettled = self._unsettled, []
         for settlement in settled:
             if settlement.is_refused:

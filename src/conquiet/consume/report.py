@@ -19,7 +19,7 @@ _MAX_TEXT = 100
 class DrainReport:
     """Counts of one drain.
 
-    read = handled + skipped + failed + retried + dead_lettered + handed_back + taken_over
+    read = handled + skipped + failed + retried + dead_lettered + handed_back + claimed_by_others
     """
 
     #: The key of the stream; of a topic, that of the partition's.
@@ -43,7 +43,7 @@ class DrainReport:
     #: Read and not begun: still pending, and free for the next drain or claim.
     handed_back: int = 0
     #: Read, but claimed by another consumer or trimmed before they were handled or settled.
-    taken_over: int = 0
+    claimed_by_others: int = 0
     first_id: str | None = None
     last_id: str | None = None
     seconds: float = 0.0

@@ -50,7 +50,7 @@ class StreamChannel:
         self.where = Where(
             destination=config.stream_key, group=config.consumer_group, consumer=config.consumer_name
         )
-        self.taken_over = 0
+        self.claimed_by_others = 0
 
     @classmethod
     def for_drain(
@@ -111,7 +111,7 @@ class StreamChannel:
         # Others may claim what waits here; ask which ones are still pending at this consumer before that.
         if (time.monotonic() - self._read_at) * 1000 >= self._queue.config.claim_idle_ms / 2:
             kept = self._queue.renew(list(queued))
-            self.taken_over += len(queued) - len(kept)
+            self.claimed_by_others += len(queued) - len(kept)
             queued.clear()
             queued.extend(kept)
             self._read_at = time.monotonic()
@@ -156,7 +156,7 @@ class StreamChannel:
     def hand_back(self, queued: Sequence[QueueMessage]) -> int:
         """As `Channel.hand_back`: pending with the delivery count of before, and the next claim's to take."""
         given = len(self._queue.hand_back(list(queued)))
-        self.taken_over += len(queued) - given
+        self.claimed_by_others += len(queued) - given
         return given
 
     def count_outage(self) -> None:

@@ -82,7 +82,7 @@ class Tally:
         """It was another consumer's by then."""
         if settlement.kind != "begin":
             self._counts[settlement.outcome] -= 1
-        self._counts["taken_over"] += 1
+        self._counts["claimed_by_others"] += 1
 
     def interrupted(self) -> None:
         """A handler was left by what is not an `Exception`: its message stays pending."""
@@ -94,7 +94,7 @@ class Tally:
 
     def report(self, channel: Channel[Any], stopped_by: StopReason, unfinished: int) -> DrainReport:
         """What has been done; after an error some messages may be neither settled nor handed back."""
-        counts = self._counts + Counter(taken_over=channel.taken_over)
+        counts = self._counts + Counter(claimed_by_others=channel.claimed_by_others)
         # Not as it is read: a topic may deliver one message twice in a drain, first and as its own retry.
         counts["read"] = counts.total() + unfinished
         where = channel.where

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from conquiet.queue.connection import key_beside
 
-#: "plain": the names of a single server. "hashed": the same with a hash tag per partition, so that the
-#: partitions of a topic spread over a cluster while all keys of one partition share a slot. "legacy": a
+#: "single": the names of a single server. "hash_tagged": the same with a hash tag per partition, so that the
+#: partitions of a topic spread over a cluster while all keys of one partition share a slot. "bare_stream": a
 #: stream that nobody created as a topic; it is its own only partition.
-Layout = Literal["plain", "hashed", "legacy"]
+Layout = Literal["single", "hash_tagged", "bare_stream"]
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -55,23 +55,23 @@ class TopicKeys:
 
     topic: str
     layout: Layout
-    #: Only a legacy topic needs to know: its stream has no hash tag of ours, so its keys take that slot.
+    #: Only a bare stream needs it: the stream has no hash tag of ours, so its keys take that slot.
     is_cluster: bool = False
 
     @property
     def has_one_slot(self) -> bool:
-        """Whether the keys of a partition share a slot; not those of a legacy stream with odd braces."""
-        return self.layout != "legacy" or not self.is_cluster or "}" not in _hashed_part(self.topic)
+        """Whether the keys of a partition share a slot; not those of a bare stream with unbalanced braces."""
+        return self.layout != "bare_stream" or not self.is_cluster or "}" not in _hashed_part(self.topic)
 
     def stream(self, partition: int) -> str:
         """Stream: the messages of a partition."""
-        if self.layout == "legacy":
+        if self.layout == "bare_stream":
             return self.topic
         return f"stream:topic:{self._tagged(partition)}"
 
     def dead_letters(self, partition: int) -> str:
         """Stream: the dead letters; one per topic, on a cluster one per partition."""
-        if self.layout == "legacy":
+        if self.layout == "bare_stream":
             return key_beside(self.topic, "dlq")
         return f"stream:topic:{self._bucket(partition)}:dlq"
 
@@ -117,26 +117,26 @@ class TopicKeys:
 
     def members(self, group: str) -> str:
         """Sorted set: the live consumers of a group, by the time at which they count as dead."""
-        name = f"{{{self._name}}}" if self.layout == "hashed" else self._name
+        name = f"{{{self._name}}}" if self.layout == "hash_tagged" else self._name
         return f"streaming:mq:members:{name}:{group}"
 
     @property
     def _name(self) -> str:
-        if self.layout != "legacy":
+        if self.layout != "bare_stream":
             return self.topic
-        # A legacy topic may have any stream key as its name, colons and braces too.
+        # A bare stream may have any key as its name, colons and braces too.
         quoted = quote(self.topic, safe="")
         return f"{{{_hashed_part(self.topic)}}}{quoted}" if self.is_cluster else quoted
 
     def _tagged(self, partition: int) -> str:
         name = f"{self.topic}:p:{partition}"
-        return f"{{{name}}}" if self.layout == "hashed" else name
+        return f"{{{name}}}" if self.layout == "hash_tagged" else name
 
     def _bucket(self, partition: int) -> str:
-        return self._tagged(partition) if self.layout == "hashed" else self._name
+        return self._tagged(partition) if self.layout == "hash_tagged" else self._name
 
     def _of_group(self, what: str, group: str, partition: int) -> str:
-        if self.layout == "hashed":
+        if self.layout == "hash_tagged":
             return f"streaming:mq:{what}:{self._tagged(partition)}:{group}"
         return f"streaming:mq:{what}:{self._name}:{group}:{partition}"
 

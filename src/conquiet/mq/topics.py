@@ -127,11 +127,11 @@ class Topics:
         return topic
 
     def open(self, name: str) -> Topic:
-        """The topic; a name without meta is a plain stream, its own only partition (legacy mode)."""
+        """The topic; a name without meta is a plain stream, its own only partition."""
         with visible_errors("open", stream=name, group=None):
             reply = execute(self._client, "HMGET", self._keys.meta(name), *_META)
         if reply == [None] * len(_META):
-            return Topic(client=self._client, name=name, partition_count=1, layout="legacy")
+            return Topic(client=self._client, name=name, partition_count=1, layout="bare_stream")
         try:
             count, layout, created_at, updated_at, policies = reply
             return Topic(
@@ -165,7 +165,7 @@ class Topics:
             TopicError: neither is there.
         """
         keys = (topic.keys.stream(0), topic.keys.dead_letters(0))
-        if topic.layout == "legacy" and not any(topic.call("EXISTS", key) for key in keys):
+        if topic.layout == "bare_stream" and not any(topic.call("EXISTS", key) for key in keys):
             raise TopicError(topic.name, "is not there: neither a topic nor a stream")
 
     def open_again(self, topic: Topic) -> Topic:
@@ -190,7 +190,7 @@ class Topics:
         The topic leaves the registry first: a crash in between leaves keys that a second call deletes.
         """
         topic = self.open(name)
-        if topic.layout == "legacy":
+        if topic.layout == "bare_stream":
             raise TopicError(name, "is not there; a plain stream is deleted with DEL")
         with visible_errors("delete", stream=name, group=None):
             keys = _all_keys(topic)
@@ -205,7 +205,7 @@ class Topics:
     ) -> Topic:
         check_topic_part("topic", name)
         check_positive_int("partitions", partitions)
-        keys = TopicKeys(name, "hashed" if self._is_cluster else "plain")
+        keys = TopicKeys(name, "hash_tagged" if self._is_cluster else "single")
         encoded = "" if policies is None else json.dumps(asdict(policies))
         count = create_topic(self._client, self._keys, keys, partitions, policies=encoded, mode=mode)
         if count:

@@ -55,7 +55,7 @@ def open_topic(client: Client, name: str) -> Topic:
     from conquiet.mq import Topics
 
     topic = Topics(client).open(name)
-    if topic.layout == "legacy":
+    if topic.layout == "bare_stream":
         raise TopicError(
             name, "is not there; `Topics.create` makes it, and the option `stream` is for plain streams"
         )

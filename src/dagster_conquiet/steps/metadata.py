@@ -12,7 +12,16 @@ from dagster_conquiet.steps.timeline import Timeline
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 
-_COUNTS = ("read", "handled", "skipped", "failed", "retried", "dead_lettered", "handed_back", "taken_over")
+_COUNTS = (
+    "read",
+    "handled",
+    "skipped",
+    "failed",
+    "retried",
+    "dead_lettered",
+    "handed_back",
+    "claimed_by_others",
+)
 
 
 def drain_metadata(report: DrainReport, after: BacklogStats, timeline: Timeline) -> Metadata:

@@ -26,7 +26,7 @@ def of_partition(keys: TopicKeys, partition: int, group: str = "billing") -> lis
 
 
 def test_the_names_of_the_documents_appendix():
-    registry, keys = RegistryKeys(is_cluster=False), TopicKeys("orders", "plain")
+    registry, keys = RegistryKeys(is_cluster=False), TopicKeys("orders", "single")
 
     assert registry.registry == "streaming:mq:topics:registry"
     assert registry.meta("orders") == "streaming:mq:topic:orders:meta"
@@ -38,14 +38,14 @@ def test_the_names_of_the_documents_appendix():
 
 
 def test_on_a_cluster_all_keys_of_a_partition_share_a_slot():
-    keys = TopicKeys("orders", "hashed")
+    keys = TopicKeys("orders", "hash_tagged")
 
     for partition in range(20):
         assert len({key_slot(name.encode()) for name in of_partition(keys, partition)}) == 1
 
 
 def test_on_a_cluster_partitions_spread():
-    keys = TopicKeys("orders", "hashed")
+    keys = TopicKeys("orders", "hash_tagged")
 
     assert len({key_slot(keys.stream(partition).encode()) for partition in range(20)}) == 20
 
@@ -58,7 +58,7 @@ def test_on_a_cluster_the_registry_is_in_one_slot():
 
 
 def test_a_plain_stream_is_its_own_only_partition():
-    keys = TopicKeys("my:own{stream}", "legacy")
+    keys = TopicKeys("my:own{stream}", "bare_stream")
 
     assert keys.stream(0) == "my:own{stream}"
     assert keys.lease("billing", 0) == "streaming:mq:lease:my%3Aown%7Bstream%7D:billing:0"
@@ -66,13 +66,13 @@ def test_a_plain_stream_is_its_own_only_partition():
 
 @pytest.mark.parametrize("name", ["orders", "my:orders", "a{b}c", "{ab}", "a{b"])
 def test_on_a_cluster_the_keys_of_a_plain_stream_share_its_slot(name):
-    keys = TopicKeys(name, "legacy", is_cluster=True)
+    keys = TopicKeys(name, "bare_stream", is_cluster=True)
 
     assert keys.stream(0) == name
     assert {key_slot(each.encode()) for each in of_partition(keys, 0)} == {key_slot(name.encode())}
 
 
-@pytest.mark.parametrize("layout", ["plain", "hashed"])
+@pytest.mark.parametrize("layout", ["single", "hash_tagged"])
 def test_no_two_keys_have_the_same_name(layout):
     found = []
     for topic in ("orders", "orders-2", "item", "until", "p", "billing"):
@@ -83,7 +83,7 @@ def test_no_two_keys_have_the_same_name(layout):
     kinds = set(found)
 
     per_topic_and_group = 4 * 2 * 2 + 2
-    per_topic = 2 + 7 * (2 if layout == "hashed" else 1)
+    per_topic = 2 + 7 * (2 if layout == "hash_tagged" else 1)
     assert len(kinds) == 6 * (per_topic_and_group + per_topic)
 
 
@@ -102,7 +102,7 @@ def test_a_name_that_is_no_text_is_refused():
     "name", ["orders", "{a}b", "a{b}c", "{{a}", "a{", "{}", "a}b", "{}a{b}", "a}b{c", "}{"]
 )
 def test_a_plain_stream_on_a_cluster_says_whether_its_keys_share_a_slot(name):
-    keys = TopicKeys(name, "legacy", is_cluster=True)
+    keys = TopicKeys(name, "bare_stream", is_cluster=True)
 
     slots = {key_slot(key.encode()) for key in of_partition(keys, 0)}
 
@@ -110,9 +110,9 @@ def test_a_plain_stream_on_a_cluster_says_whether_its_keys_share_a_slot(name):
 
 
 def test_keys_of_two_servers_in_one_process_do_not_disturb_each_other():
-    single, before = TopicKeys("orders", "plain"), of_partition(TopicKeys("orders", "plain"), 0)
+    single, before = TopicKeys("orders", "single"), of_partition(TopicKeys("orders", "single"), 0)
 
-    on_cluster = of_partition(TopicKeys("orders", "hashed", is_cluster=True), 0)
+    on_cluster = of_partition(TopicKeys("orders", "hash_tagged", is_cluster=True), 0)
 
     assert of_partition(single, 0) == before
     assert set(on_cluster).isdisjoint(before)

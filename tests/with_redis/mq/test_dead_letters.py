@@ -316,7 +316,7 @@ def test_the_letters_of_a_topic_that_was_deleted_are_refused_and_not_told_as_non
         letters.count()
 
 
-def test_letters_of_a_legacy_topic_are_found(client, stream):
+def test_letters_of_a_bare_stream_are_found(client, stream):
     client.xadd(stream, {"data": '{"n": 1}'})
     topic = Topics(client).open(stream)
     hand = Hand(topic)

@@ -204,7 +204,7 @@ def test_an_owner_that_lost_its_lease_in_the_handler_commits_nothing(topic, send
     running = start(topic, write, engine=engine)
     assert begun.wait(timeout=HANG_S)
     steal(topic)
-    eventually(lambda: running.consumer._owned[0].channel.lease_is_certain_until < lease_clock())
+    eventually(lambda: running.consumer._owned[0].channel.lease_valid_until < lease_clock())
     stolen.set()
 
     eventually(lambda: metric("conquiet_mq_leases_lost_total", **place(topic)) == lost + 1)

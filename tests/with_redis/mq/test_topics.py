@@ -37,7 +37,7 @@ def test_a_topic_is_found_again_as_it_was_created(topics, name):
     created = topics.create(name, 3, policies)
 
     assert topics.open(name) == created
-    assert (created.layout, created.partition_count, created.policies) == ("plain", 3, policies)
+    assert (created.layout, created.partition_count, created.policies) == ("single", 3, policies)
 
 
 def test_creating_it_again_changes_nothing(topics, name, client):
@@ -83,7 +83,7 @@ def test_a_topic_that_is_not_there_does_not_grow(topics, name, client):
 def test_a_name_without_meta_is_a_plain_stream(topics, stream):
     topic = topics.open(stream)
 
-    assert (topic.layout, topic.partition_count, topic.keys.stream(0)) == ("legacy", 1, stream)
+    assert (topic.layout, topic.partition_count, topic.keys.stream(0)) == ("bare_stream", 1, stream)
 
 
 def test_topics_are_listed_without_looking_at_every_key(topics, name, client):

@@ -23,7 +23,7 @@ class Worker:
     def __init__(self, topic, engine, handler):
         config = ConsumerConfig(consumer_name="worker-1", block_ms=10)
         self.channel = PartitionChannel(Hand(topic).leased, config)
-        self.channel.lease_is_certain_until = math.inf
+        self.channel.lease_valid_until = math.inf
         handling = MessageHandling(
             lambda msg, session: handler(self.channel, msg, session),
             engine,
@@ -62,7 +62,7 @@ def test_what_was_committed_is_settled_and_what_was_not_begun_is_as_it_was(topic
             return self.checks > 4
 
     worker = make_worker(lambda _worker, msg, session: write(msg, session))
-    worker.channel.lease_is_certain_until = UncertainAfterCommit()
+    worker.channel.lease_valid_until = UncertainAfterCommit()
 
     with pytest.raises(LeaseLostError):
         worker.loop.run()
@@ -77,7 +77,7 @@ def test_the_message_at_hand_is_rolled_back_and_those_before_it_are_settled(topi
     def lose_certainty(worker, msg, session):
         write(msg, session)
         if msg.id == ids[2]:
-            worker.lease_is_certain_until = 0.0
+            worker.lease_valid_until = 0.0
 
     with pytest.raises(LeaseLostError):
         make_worker(lose_certainty).loop.run()
@@ -93,7 +93,7 @@ def test_a_lease_that_the_server_gave_to_another_changes_nothing(topic, send, en
         write(msg, session)
         if msg.id == ids[1]:
             client.delete(topic.keys.lease(worker.partition.group, 0))
-            worker.lease_is_certain_until = 0.0
+            worker.lease_valid_until = 0.0
 
     with pytest.raises(LeaseLostError):
         make_worker(lose_it).loop.run()

@@ -51,7 +51,7 @@ def claim_stale(
     min_idle_ms = config.claim_idle_ms if min_idle is None else min_idle
     with Stopping() as stopping, context.topic(name) as topic, context.engine(database) as engine:
         used = limits.drain_limits(stopping)
-        if topic.layout != "legacy":
+        if topic.layout != "bare_stream":
             raise UsageError(f"{name!r} is a topic: `conquiet drain` takes over what dead owners left.")
         most = used.max_messages or 10_000
         # Also checks that the group is there: a queue would create it.

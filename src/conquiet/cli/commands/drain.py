@@ -65,7 +65,7 @@ def drain(
     with Stopping() as stopping, context.topic(name) as topic, context.engine(database) as engine:
         used = limits.drain_limits(stopping, idle_ms=idle)
         consumer_name = consumer or unique_consumer_name("cli")
-        if topic.layout == "legacy":
+        if topic.layout == "bare_stream":
             if partition:
                 raise UsageError(f"{name!r} is a plain stream and has no partitions.")
             into = needed(engine)

@@ -60,7 +60,7 @@ def enqueue(
 
     payloads = _payloads(payload, file)
     with context.topic(name) as topic:
-        is_stream = topic.layout == "legacy"
+        is_stream = topic.layout == "bare_stream"
         if not is_stream:
             headers = dict(map(_parse_header, header or ()))
             keys = [key if key_field is None else _key_in(each, key_field) for each in payloads]

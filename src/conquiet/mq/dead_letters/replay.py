@@ -37,7 +37,7 @@ class Replay:
         self._to_all_groups = to_all_groups
         self.is_dry_run = dry_run
         # A plain stream has no copies for one group: its entry itself becomes pending again.
-        self._is_in_place = self._topic.layout == "legacy" and not to_all_groups
+        self._is_in_place = self._topic.layout == "bare_stream" and not to_all_groups
         self._caller = uuid.uuid4().hex
 
     def run(self, letter: DeadLetterRecord) -> str | None:
@@ -67,7 +67,7 @@ class Replay:
             if self.is_dry_run:
                 return letter_id
             # A plain stream's message that was sent without an envelope is added without one.
-            is_bare = self._topic.layout == "legacy" and not envelope.id
+            is_bare = self._topic.layout == "bare_stream" and not envelope.id
             data = encode_payload(envelope.payload) if is_bare else envelope.encode()
             return scripts.replay(
                 self._topic,

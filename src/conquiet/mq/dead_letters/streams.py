@@ -21,7 +21,7 @@ class DeadLetterStreams:
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self._is_per_partition = topic.layout == "hashed"
+        self._is_per_partition = topic.layout == "hash_tagged"
         places = topic.partitions if self._is_per_partition else range(1)
         self._streams = {place: topic.keys.dead_letters(place) for place in places}
 

@@ -37,7 +37,7 @@ class MqAdmin:
         """Every topic, in the order of names."""
         opened = [self._topics.open(name) for name in self._topics.names()]
         # One that was deleted since the names were read looks like a plain stream.
-        return [topic_stats(topic) for topic in opened if topic.layout != "legacy"]
+        return [topic_stats(topic) for topic in opened if topic.layout != "bare_stream"]
 
     def topic(self, topic: Topic | str) -> TopicStats:
         """One topic, or a plain stream."""

@@ -93,7 +93,7 @@ class MqCollector(Collector):
                         families[metric].add_metric((name, str(part.partition), group.group), figure)
             owners = group_owners(topic, group.group)
             has_owner = any(lease.owner is not None for lease in owners.partitions)
-            if topic.layout == "legacy" and not has_owner and not owners.members:
+            if topic.layout == "bare_stream" and not has_owner and not owners.members:
                 # A plain stream may well be consumed by plain queues, which need no leases.
                 continue
             for lease in owners.partitions:

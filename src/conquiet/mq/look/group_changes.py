@@ -59,7 +59,7 @@ def delete_group(topic: Topic, group: str, *, force: bool) -> None:
     partitions = partitions_with(topic, group)
     copies = copies_for(topic, group)
     # Of one server all at once; on a cluster each partition has a slot of its own.
-    in_one_slot = [[partition] for partition in partitions] if topic.layout == "hashed" else [partitions]
+    in_one_slot = [[partition] for partition in partitions] if topic.layout == "hash_tagged" else [partitions]
     if not force:
         members = [member.name for member in live_members(topic, group, server_ms(topic))]
         if members:

@@ -14,9 +14,9 @@ from conquiet.logs import MessageLog
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import emit
+from conquiet.mq.own.blocked_keys import BlockedKeys
 from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.metrics import PartitionMetrics
-from conquiet.mq.own.parking import Parking
 from conquiet.mq.own.partition import Batch, LeasedPartition
 from conquiet.queue.connection import longest_block_ms
 from conquiet.queue.message import entry_id_order
@@ -28,7 +28,7 @@ class PartitionChannel:
     """One owned partition: what earlier owners left, retries that are due, new messages.
 
     Lives as long as its lease. One thread reads and settles; another one renews the lease and moves
-    `lease_is_certain_until` on.
+    `lease_valid_until` on.
     """
 
     is_shared = False
@@ -37,7 +37,7 @@ class PartitionChannel:
         self.partition = partition
         self._config = config
         self._rules = config.settlement_rules()
-        self._parking = Parking()
+        self._blocked = BlockedKeys()
         #: Parked behind a message that another consumer has settled meanwhile.
         self._freed: list[MqMessage] = []
         #: Where the take-over goes on; `None` before it has begun.
@@ -51,14 +51,14 @@ class PartitionChannel:
         #: Entry id and delivery count of all that is read and not settled; read by the thread that renews.
         self.in_flight: dict[str, int] = {}
         #: Until when, by `lease_clock`, the lease is certainly held.
-        self.lease_is_certain_until = 0.0
+        self.lease_valid_until = 0.0
         #: Whether something was settled, or nothing was found to read: the partition can be worked on.
         self.has_worked = False
         self.where = partition.where
         self.stream = partition.stream
         self.max_outage_s = config.max_outage_s
         self.max_outages_of_message = config.retry.max_attempts
-        self.taken_over = 0
+        self.claimed_by_others = 0
 
     @property
     def can_settle(self) -> bool:
@@ -71,7 +71,7 @@ class PartitionChannel:
         Raises:
             LeaseLostError: it has expired or may have; another consumer may own the partition.
         """
-        if lease_clock() >= self.lease_is_certain_until:
+        if lease_clock() >= self.lease_valid_until:
             raise self.partition.lost()
 
     def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch:
@@ -89,7 +89,7 @@ class PartitionChannel:
             due = self._take_due(size)
             if due.messages or due.malformed:
                 return due
-        is_full = self._parking.size >= self._config.max_parked
+        is_full = self._blocked.size >= self._config.max_parked
         batch = self._settle_and_read(settled, 0 if is_full else size)
         self.in_flight |= {msg.id: msg.delivery_count for msg in batch.messages}
         if not batch:
@@ -110,7 +110,7 @@ class PartitionChannel:
         """As `Channel.next_message`; with strict ordering, one whose key waits for a retry is parked."""
         self.check_lease()
         msg = queued.popleft()
-        return None if self._parking and self._parking.park(msg) else msg
+        return None if self._blocked and self._blocked.park(msg) else msg
 
     def begin(self, msg: MqMessage) -> Settlement | None:
         """As `Channel.begin`: what was taken over or waited for its retry is counted when it begins."""
@@ -137,7 +137,7 @@ class PartitionChannel:
         else:
             settlement = self._rules.for_outcome(msg, result, now_ms)
         if settlement.kind == "retry" and self._config.ordering == "strict":
-            self._parking.close(msg.id, msg.key)
+            self._blocked.block(msg.id, msg.key)
         return settlement
 
     def decide_malformed(self, entry: MalformedEntry) -> Settlement:
@@ -147,7 +147,7 @@ class PartitionChannel:
 
     def hand_back(self, queued: Sequence[MqMessage]) -> int:
         """As `Channel.hand_back`, with what is parked; the next owner begins with them."""
-        messages = sorted((*queued, *self._freed, *self._parking), key=lambda msg: entry_id_order(msg.id))
+        messages = sorted((*queued, *self._freed, *self._blocked), key=lambda msg: entry_id_order(msg.id))
         settled = [
             Settlement("hand_back", msg.id, self.in_flight[msg.id], msg.delivery_count - 1)
             for msg in messages
@@ -156,7 +156,7 @@ class PartitionChannel:
         self.settle(settled)
         self._metrics.flush()
         given = sum(not settlement.is_refused for settlement in settled)
-        self.taken_over += len(messages) - given
+        self.claimed_by_others += len(messages) - given
         return given
 
     def count_outage(self) -> None:
@@ -172,7 +172,7 @@ class PartitionChannel:
         _log_vanished(self.partition, page.vanished)
         if self._config.ordering == "strict":
             for entry_id, key in zip(page.waiting, self.partition.keys_of(page.waiting), strict=True):
-                self._parking.close(entry_id, key)
+                self._blocked.block(entry_id, key)
         self._taken_until, self._has_taken_over = page.after, page.after is None
         self.in_flight |= {msg.id: msg.delivery_count - 1 for msg in page.batch.messages}
         return page.batch
@@ -184,9 +184,9 @@ class PartitionChannel:
         until_due_s = 1.0 if due.next_due_ms is None else due.next_due_ms / 1000
         self._next_due = time.monotonic() + min(1.0, until_due_s)
         self.in_flight |= {msg.id: msg.delivery_count - 1 for msg in due.batch.messages}
-        freed = [msg for entry_id in due.vanished for msg in self._parking.open(entry_id)]
+        freed = [msg for entry_id in due.vanished for msg in self._blocked.unblock(entry_id)]
         for msg in due.batch.messages:
-            freed += self._parking.open(msg.id, msg)
+            freed += self._blocked.unblock(msg.id, msg)
         return replace(due.batch, messages=freed)
 
     def _settle_and_read(self, settled: Sequence[Settlement], size: int) -> Batch:
@@ -212,7 +212,7 @@ class PartitionChannel:
         self.in_flight.pop(settlement.entry_id, None)
         if settlement.kind == "retry" and settlement.is_refused:
             # It waits no more, so nobody would open its key.
-            self._freed += self._parking.open(settlement.entry_id)
+            self._freed += self._blocked.unblock(settlement.entry_id)
         elif settlement.kind == "retry":
             # Not before it is settled: a look at the waiting set in between would find nothing due.
             self._next_due = min(self._next_due, time.monotonic() + int(settlement.first) / 1000)

@@ -60,7 +60,7 @@ class ConsumerConfig:
         """How often leases are renewed and the group is looked at."""
         return min(1.0, self.lease_ttl_ms / 1000 / 3)
 
-    def certain_until(self, asked: float) -> float:
+    def valid_until(self, asked: float) -> float:
         """Until when, by `lease_clock`, a lease that was asked for at `asked` is certainly held."""
         # From the moment before the request, and a tenth less: clocks run at slightly different speeds.
         return asked + self.lease_ttl_ms / 1000 * 0.9

@@ -21,8 +21,8 @@ from conquiet.mq.keys import check_topic_part
 from conquiet.mq.look.retention import Trimmer
 from conquiet.mq.metrics import emit
 from conquiet.mq.own.assignment import plan
+from conquiet.mq.own.channel_leases import ChannelLeases
 from conquiet.mq.own.config import ConsumerConfig
-from conquiet.mq.own.leasing import ChannelLeases
 from conquiet.mq.own.owned import Owned, OwnedPartitions
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.servers import for_each_partition

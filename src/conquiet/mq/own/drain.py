@@ -17,8 +17,8 @@ from conquiet.errors import ConquietError, PartitionBusyError, TopicError
 from conquiet.logs import MessageLog
 from conquiet.mq.keys import check_topic_part
 from conquiet.mq.own.channel import PartitionChannel
+from conquiet.mq.own.channel_leases import ChannelLeases
 from conquiet.mq.own.config import ConsumerConfig
-from conquiet.mq.own.leasing import ChannelLeases
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.topics import Topic, topic_of
 

@@ -15,8 +15,8 @@ from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import GaugePart, emit
 from conquiet.mq.own.channel import PartitionChannel
+from conquiet.mq.own.channel_leases import ChannelLeases
 from conquiet.mq.own.config import ConsumerConfig
-from conquiet.mq.own.leasing import ChannelLeases
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic
 

@@ -209,7 +209,7 @@ class Producer:
             return known[0]
         topic = self._topics.open(name) if self._create_streams else self._topics.open_existing(name)
         # A plain stream is always looked up: the topic that is created under its name has other readers.
-        if topic.layout != "legacy":
+        if topic.layout != "bare_stream":
             self._known[name] = topic, now + _KNOWN_FOR_S
         return topic
 

@@ -80,7 +80,7 @@ def _check_topic(client: Client, name: str) -> None:
     except ConquietError as error:
         code = ExitCode.TOPIC if isinstance(error, TopicError) else ExitCode.REDIS
         raise JobError(code, str(error)) from error
-    if topic.layout == "legacy":
+    if topic.layout == "bare_stream":
         raise JobError(
             ExitCode.TOPIC,
             f"topic {name!r} is not there; `Topics(client).create({name!r}, partitions=…)` makes it",

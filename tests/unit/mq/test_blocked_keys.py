@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conquiet.mq import Envelope, MqMessage
-from conquiet.mq.own.parking import Parking
+from conquiet.mq.own.blocked_keys import BlockedKeys
 
 
 def message(number: int, key: str | None = "anna", delivery_count: int = 1) -> MqMessage:
@@ -26,7 +26,7 @@ def message(number: int, key: str | None = "anna", delivery_count: int = 1) -> M
 
 @pytest.fixture
 def parking():
-    return Parking()
+    return BlockedKeys()
 
 
 def numbers(messages):
@@ -34,7 +34,7 @@ def numbers(messages):
 
 
 def test_only_what_comes_after_a_waiting_message_of_its_key_is_parked(parking):
-    parking.close("5-0", "anna")
+    parking.block("5-0", "anna")
 
     assert parking.park(message(6))
     assert not parking.park(message(4))
@@ -44,74 +44,74 @@ def test_only_what_comes_after_a_waiting_message_of_its_key_is_parked(parking):
 
 
 def test_a_message_without_a_key_holds_nobody_back(parking):
-    parking.close("5-0", None)
+    parking.block("5-0", None)
 
     assert not parking
     assert not parking.park(message(6, key=None))
 
 
 def test_a_head_that_comes_back_brings_what_waited_behind_it(parking):
-    parking.close("5-0", "anna")
+    parking.block("5-0", "anna")
     parking.park(message(7))
     parking.park(message(6))
 
-    assert numbers(parking.open("5-0", message(5))) == [5, 6, 7]
+    assert numbers(parking.unblock("5-0", message(5))) == [5, 6, 7]
     assert not parking
     assert parking.size == 0
 
 
 def test_a_later_head_that_is_due_first_waits_for_the_earlier_one(parking):
     for head in ("5-0", "6-0"):
-        parking.close(head, "anna")
+        parking.block(head, "anna")
     parking.park(message(7))
 
-    assert parking.open("6-0", message(6)) == []
-    assert numbers(parking.open("5-0", message(5))) == [5, 6, 7]
+    assert parking.unblock("6-0", message(6)) == []
+    assert numbers(parking.unblock("5-0", message(5))) == [5, 6, 7]
 
 
 def test_an_earlier_head_that_is_due_first_leaves_what_is_behind_the_later_one(parking):
     for head in ("5-0", "7-0"):
-        parking.close(head, "anna")
+        parking.block(head, "anna")
     parking.park(message(6))
     parking.park(message(8))
 
-    assert numbers(parking.open("5-0", message(5))) == [5, 6]
+    assert numbers(parking.unblock("5-0", message(5))) == [5, 6]
     assert numbers(parking) == [8]
-    assert numbers(parking.open("7-0", message(7))) == [7, 8]
+    assert numbers(parking.unblock("7-0", message(7))) == [7, 8]
 
 
 def test_a_head_that_is_gone_frees_its_key(parking):
-    parking.close("5-0", "anna")
+    parking.block("5-0", "anna")
     parking.park(message(6))
 
-    assert numbers(parking.open("5-0")) == [6]
+    assert numbers(parking.unblock("5-0")) == [6]
 
 
 def test_what_never_waited_comes_back_alone(parking):
-    assert numbers(parking.open("5-0", message(5))) == [5]
-    assert parking.open("6-0") == []
+    assert numbers(parking.unblock("5-0", message(5))) == [5]
+    assert parking.unblock("6-0") == []
 
 
 def test_a_second_delivery_takes_the_place_of_the_first(parking):
-    parking.close("5-0", "anna")
+    parking.block("5-0", "anna")
     for _ in range(2):
         parking.park(message(6))
         parking.park(message(7, delivery_count=2))
         parking.park(message(5))
 
     assert parking.size == 3
-    assert numbers(parking.open("5-0", message(5, delivery_count=2))) == [5, 6, 7]
+    assert numbers(parking.unblock("5-0", message(5, delivery_count=2))) == [5, 6, 7]
 
 
 @given(st.permutations(range(8)), st.sets(st.integers(0, 7), min_size=1))
 def test_in_whatever_order_heads_come_back_the_key_keeps_its_order_and_loses_nothing(order, heads):
-    parking = Parking()
+    parking = BlockedKeys()
     for head in heads:
-        parking.close(f"{head}-0", "anna")
+        parking.block(f"{head}-0", "anna")
     handled = [n for n in range(8) if n not in heads and not parking.park(message(n))]
 
     for head in (n for n in order if n in heads):
-        handled += numbers(parking.open(f"{head}-0", message(head)))
+        handled += numbers(parking.unblock(f"{head}-0", message(head)))
 
     assert handled == list(range(8))
     assert parking.size == 0

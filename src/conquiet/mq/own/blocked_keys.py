@@ -13,56 +13,56 @@ _Order = tuple[int, int]
 
 
 @dataclass(slots=True)
-class _Line:
+class _BlockedKey:
     """One key: its messages that wait for their retry (its heads), and those parked behind, in order."""
 
     heads: set[_Order] = field(default_factory=set)
     parked: list[MqMessage] = field(default_factory=list)
 
 
-class Parking:
+class BlockedKeys:
     """The keys of one partition that cannot go on; pure, one thread."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line] = {}
+        self._blocked_keys: dict[str, _BlockedKey] = {}
         #: Keys of the heads, by entry id.
         self._keys: dict[str, str] = {}
         #: How many messages are parked.
         self.size = 0
 
     def __bool__(self) -> bool:
-        return bool(self._lines)
+        return bool(self._blocked_keys)
 
     def __iter__(self) -> Iterator[MqMessage]:
         """All that is parked."""
-        return (msg for line in self._lines.values() for msg in line.parked)
+        return (msg for line in self._blocked_keys.values() for msg in line.parked)
 
-    def close(self, head_id: str, key: str | None) -> None:
+    def block(self, head_id: str, key: str | None) -> None:
         """A message waits for its retry: what comes after it with the same key is to be parked."""
         if key is not None:
             self._keys[head_id] = key
-            self._lines.setdefault(key, _Line()).heads.add(entry_id_order(head_id))
+            self._blocked_keys.setdefault(key, _BlockedKey()).heads.add(entry_id_order(head_id))
 
     def park(self, msg: MqMessage) -> bool:
         """Park the message if an earlier one of its key waits; tells whether it did."""
-        line = None if msg.key is None else self._lines.get(msg.key)
+        line = None if msg.key is None else self._blocked_keys.get(msg.key)
         if line is None or min(line.heads) > entry_id_order(msg.id):
             return False
         self._insert(line, msg)
         return True
 
-    def open(self, head_id: str, head: MqMessage | None = None) -> list[MqMessage]:
+    def unblock(self, head_id: str, head: MqMessage | None = None) -> list[MqMessage]:
         """The messages that can go on, in order, now that a head is due, or gone if it is not given."""
         key = self._keys.pop(head_id, None)
         if key is None:
             return [] if head is None else [head]
-        line = self._lines[key]
+        line = self._blocked_keys[key]
         line.heads.discard(entry_id_order(head_id))
         if head is not None:
             self._insert(line, head)
         return self._freed(key, line)
 
-    def _insert(self, line: _Line, msg: MqMessage) -> None:
+    def _insert(self, line: _BlockedKey, msg: MqMessage) -> None:
         before = len(line.parked)
         if before and _order(line.parked[-1]) >= _order(msg):
             # Delivered anew, as after a reset of the group, it takes the place of its earlier delivery.
@@ -70,13 +70,13 @@ class Parking:
         insort(line.parked, msg, key=_order)
         self.size += len(line.parked) - before
 
-    def _freed(self, key: str, line: _Line) -> list[MqMessage]:
+    def _freed(self, key: str, line: _BlockedKey) -> list[MqMessage]:
         if line.heads:
             first = min(line.heads)
             freed = [msg for msg in line.parked if _order(msg) < first]
             line.parked = line.parked[len(freed) :]
         else:
-            freed = self._lines.pop(key).parked
+            freed = self._blocked_keys.pop(key).parked
         self.size -= len(freed)
         return freed
 

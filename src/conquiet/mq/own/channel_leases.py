@@ -35,7 +35,7 @@ class ChannelLeases:
             return None
         leased = LeasedPartition(topic, self._group, lease, self.store)
         channel = PartitionChannel(leased, config)
-        channel.lease_is_certain_until = config.certain_until(asked)
+        channel.lease_valid_until = config.valid_until(asked)
         count_acquired(*leased.labels)
         return channel
 
@@ -44,7 +44,7 @@ class ChannelLeases:
         asked = lease_clock()
         in_flight = channel.in_flight.copy().items()
         is_renewed = self.store.renew(channel.partition.lease, self._config.lease_ttl_ms, in_flight)
-        channel.lease_is_certain_until = self._config.certain_until(asked) if is_renewed else 0.0
+        channel.lease_valid_until = self._config.valid_until(asked) if is_renewed else 0.0
 
     def release(self, channel: PartitionChannel) -> None:
         """Release the lease, or log why it stays until it expires."""
