@@ -4,12 +4,12 @@ ConquietError
 ├── QueueError                  a call to Redis failed; `stream`, `group`, `operation`, `__cause__`
 │   └── MalformedEntryError     a read met entries that are not `data` = JSON object; they stay pending
 ├── TopicError                  a topic is not there, is there with other partitions, or would shrink
-│   └── PartitionBusyError      somebody else owns the partition
+│   └── PartitionBusyError      another consumer owns the partition
 ├── LeaseLostError              another consumer may own the partition; what was to be settled was not
 ├── DbError                     a transaction could not be opened or committed; nothing was acked
 │   ├── CommitUnknownError      a commit was sent and not confirmed
 │   └── DatabaseUnavailableError       the database cannot be reached; no message is at fault
-├── MessageRejectedError        a handler answered what nobody can act on; its message stays pending
+├── MessageRejectedError        a handler returned what cannot be carried out; its message stays pending
 ├── DrainError                  a drain ended with failed messages; `report`, `failures`
 ├── EmbeddedServerError         the private server could not be found, started or stopped
 ├── SettingsError               a setting is unknown, of the wrong kind, or cannot be read
@@ -40,7 +40,7 @@ class ConquietError(Exception):
 
 
 class QueueError(ConquietError):
-    """A Redis call failed and was not retried; what Redis holds is still there."""
+    """A Redis call failed. After a timeout or a lost connection Redis may have executed it all the same."""
 
     def __init__(self, operation: str, *, stream: str, group: str | None, reason: str) -> None:
         self.operation = operation
@@ -61,7 +61,7 @@ class MalformedEntry:
 
 
 class MalformedEntryError(QueueError):
-    """A read met malformed entries; they stay pending until somebody acks them or makes them dead letters.
+    """A read met malformed entries; they stay pending until they are acked or become dead letters.
 
     `entries` are the malformed ones, `messages` the well-formed `QueueMessage`s of the same read:
     those were delivered too and are the caller's to handle.
@@ -100,7 +100,7 @@ class TopicError(ConquietError):
 
 
 class PartitionBusyError(TopicError):
-    """Somebody else owns the partition for the group; nothing was read."""
+    """Another consumer owns the partition for the group; nothing was read."""
 
     def __init__(self, topic: str, *, partition: int, group: str) -> None:
         self.partition = partition
@@ -113,7 +113,7 @@ class PartitionBusyError(TopicError):
 
 
 class LeaseLostError(ConquietError):
-    """Another consumer may own the partition by now; nothing was changed, and it will be handled again."""
+    """Another consumer may own the partition by now; nothing was settled, its messages are redelivered."""
 
     def __init__(self, *, topic: str, group: str, partition: int, owner: str, epoch: int) -> None:
         self.topic = topic
@@ -123,19 +123,20 @@ class LeaseLostError(ConquietError):
         self.epoch = epoch
         super().__init__(
             f"{owner!r} lost its lease (epoch {epoch}) on partition {partition} of topic {topic!r} "
-            f"for group {group!r}"
+            f"for group {group!r}; what it had not settled is redelivered to the new owner"
         )
 
 
 class MessageRejectedError(ConquietError):
-    """A handler answered a `Retry` or `DeadLetter` that nobody can act on; its message stays pending."""
+    """A handler returned a `Retry` or `DeadLetter` that cannot be carried out; its message stays pending."""
 
     def __init__(self, entry_id: str, *, stream: str, answer: object) -> None:
         self.entry_id = entry_id
         self.stream = stream
         self.answer = answer
         super().__init__(
-            f"the handler of entry {entry_id} of stream {stream!r} answered {answer!r}: it stays pending"
+            f"the handler of entry {entry_id} of stream {stream!r} returned {answer!r}: the message stays "
+            "pending, and is redelivered by the next drain; scheduled retries need a topic"
         )
 
 
@@ -144,16 +145,16 @@ class DbError(ConquietError):
 
 
 class DatabaseUnavailableError(DbError):
-    """No connection to the database could be had; whatever message was at hand is not at fault."""
+    """No connection to the database could be opened; the message has not failed."""
 
 
 class CommitUnknownError(DbError):
-    """The commit was sent and not confirmed, as when the link is lost: it may have been made, or not."""
+    """The commit was sent and not confirmed, as when the connection is lost: it may be committed or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainFailure:
-    """One message that a drain read and could not handle; it is still pending."""
+    """One failed message and its error; pending in a plain stream, retried or a dead letter in a topic."""
 
     id: str
     error: Exception

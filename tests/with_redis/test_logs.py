@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from conquiet import DrainError, DrainLimits, drain
+from conquiet import DeadLetter, DrainError, DrainLimits, drain
 from conquiet.logs import FIELDS, JsonFormatter, MessageFilter, about
 from conquiet.masking import remember_secret
 from tests.spans import trace_of
@@ -54,7 +54,7 @@ def test_the_line_of_a_failed_message_names_it(queue, engine, lines, stream, spa
     }
     assert (
         line["message"]
-        == f"entry {entry_id} of stream '{stream}' for group 'billing' failed at attempt 1: failed"
+        == f"entry {entry_id} of stream '{stream}' for group 'billing' failed at attempt 1 and stays pending"
     )
     assert line["trace_id"] == trace_of(spans.one("process"))
     assert line["time"].endswith("+00:00")
@@ -210,3 +210,14 @@ def test_the_library_configures_no_logger():
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert ran.stdout.strip() == "[] 30 []"
+
+
+def test_a_dead_letter_without_an_error_is_logged_with_its_reason(queue, engine, caplog):
+    queue.enqueue({"n": 1})
+
+    drain(queue, lambda _msg, _session: DeadLetter("no such customer"), engine, DrainLimits(idle_ms=20))
+
+    (record,) = [record for record in caplog.records if record.name == "conquiet.consume.engine"]
+    assert record.getMessage().endswith(
+        "failed at attempt 1 and becomes a dead letter (DeadLetter: no such customer)"
+    )

@@ -49,7 +49,7 @@ class Attempts(Generic[M]):
         Raises:
             DatabaseUnavailableError: it was not an attempt; see `tolerate`.
         """
-        settlement = self._channel.give_up(msg)
+        settlement = self._channel.settlement_without_handler(msg)
         if settlement is not None and settlement.kind == "dead_letter" and self._handling.has_handled(msg):
             # Committed and not acked: a replay of the dead letter would do it a second time.
             settlement = None
@@ -76,7 +76,9 @@ class Attempts(Generic[M]):
             raise error
         self._channel.count_outage()
         extra = self._spans.log_fields(msg.id)
-        _log.warning("entry %s of %s waits for the database: %s", msg.id, self._channel, error, extra=extra)
+        _log.warning(
+            "database unavailable, entry %s of %s waits: %s", msg.id, self._channel, error, extra=extra
+        )
 
     def _handle(self, msg: M, processing: Processing | None) -> Settlement:
         result: Outcome | Exception

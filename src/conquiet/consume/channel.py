@@ -1,4 +1,4 @@
-"""Channel: where messages wait. The one thing in which streams, partitions and task queues differ."""
+"""Channel: the protocol by which the loop reads and settles messages of a plain stream or a partition."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Batch(Protocol[M_co]):
 class Channel(Protocol[M]):
     """Delivers messages and settles what became of them; lives as long as its owner may read.
 
-    One thread calls it, the loop's. Whoever keeps a lease alive meanwhile has another way in.
+    Only the loop's thread calls it.
     """
 
     #: Names of stream, group and consumer, for reports, logs and spans.
@@ -78,9 +78,9 @@ class Channel(Protocol[M]):
         """Settle, and mark what was refused."""
 
     def next_message(self, queued: deque[M]) -> M | None:
-        """Take the next message that may be handled now; `None` if there is none among the queued.
+        """Take the next message, or `None` if it may not be handled now: call again while some are queued.
 
-        What is no longer this consumer's is dropped and counted.
+        What is no longer this consumer's is dropped and counted; what has to wait is kept by the channel.
 
         Raises:
             LeaseLostError: all of them may be another consumer's.
@@ -89,8 +89,8 @@ class Channel(Protocol[M]):
     def begin(self, msg: M) -> Settlement | None:
         """What must be settled before the handler runs, `None` for nothing."""
 
-    def give_up(self, msg: M) -> Settlement | None:
-        """The settlement of a message that needs no handler, as it was delivered too often; pure."""
+    def settlement_without_handler(self, msg: M) -> Settlement | None:
+        """The settlement of a message whose handler must not run, as one delivered too often; else `None`."""
 
     def decide(self, msg: M, result: Outcome | Exception, seconds: float) -> Settlement:
         """The settlement of what a handler returned or raised after so many seconds."""

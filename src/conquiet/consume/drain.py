@@ -24,10 +24,10 @@ def drain(
     inbox: Inbox | None = None,
     take_over_from: Sequence[str] = (),
 ) -> DrainReport:
-    """Handle what this consumer has pending, what was handed back, then new messages, up to the limits.
+    """Handle this consumer's pending messages, then handed-back ones, then new ones, up to the limits.
 
-    Each message has its own transaction and is acked after its commit; acks travel with the next read. What
-    was read and not begun when the drain ends is handed back: pending, and the next drain's to take.
+    Each message has its own transaction and is acked after its commit; acks travel with the next read.
+    Messages that were read and not started are handed back: pending, and the next drain claims them.
 
     Args:
         inbox: skip the handler of messages that were handled before.
@@ -40,7 +40,7 @@ def drain(
     """
     limits = limits or DrainLimits()
     channel = StreamChannel.for_drain(queue, take_over_from, limits.max_deliveries)
-    with _checked(handler, engine, inbox) as handling, queue.exclusive():
+    with _handling(handler, engine, inbox) as handling, queue.exclusive():
         return DrainLoop(channel, handling, limits).run()
 
 
@@ -61,13 +61,15 @@ def drain_stale(
     limits = limits or DrainLimits()
     min_idle_ms = queue.config.claim_idle_ms if min_idle_ms is None else min_idle_ms
     channel = StreamChannel.for_stale(queue, min_idle_ms, limits.max_deliveries)
-    with _checked(handler, engine, inbox) as handling, queue.exclusive():
+    with _handling(handler, engine, inbox) as handling, queue.exclusive():
         return DrainLoop(channel, handling, limits).run()
 
 
-def _checked(handler: Handler, engine: Engine, inbox: Inbox | None) -> MessageHandling:
+def _handling(handler: Handler, engine: Engine, inbox: Inbox | None) -> MessageHandling:
     if engine is None:
         raise TypeError(
             "a plain stream is drained into a database: engine must be a SQLAlchemy Engine, not None"
         )
-    return MessageHandling(handler, engine, inbox)
+    handling = MessageHandling(handler, engine, inbox)
+    handling.create_inbox_table()
+    return handling

@@ -19,12 +19,19 @@ from conquiet.consume.spans import Spans
 from conquiet.consume.tally import Tally
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DrainError
 from conquiet.logs import MessageLog, naming_messages_of
+from conquiet.masking import mask
 
 _log = MessageLog(logging.getLogger(__name__))
 
 #: A handled message is settled within this time, or as soon as the handler that runs then has ended.
 _SETTLE_WITHIN_S = 0.1
 _FIRST_BATCH = 10
+_WHAT_FOLLOWS = {
+    "leave": "stays pending",
+    "retry": "will be retried",
+    "requeue": "will be retried as a copy",
+    "dead_letter": "becomes a dead letter",
+}
 
 
 def next_batch_size(size: int, seconds: float, largest: int) -> int:
@@ -181,11 +188,12 @@ class DrainLoop(Generic[M]):
             self._unsettled_since = time.monotonic()
         self._unsettled.append(settlement)
         self._tally.decided(settlement)
-        if settlement.error is not None:
-            entry_id = settlement.entry_id
+        if settlement.error is not None or settlement.kind == "dead_letter":
+            entry_id, what_follows = settlement.entry_id, _WHAT_FOLLOWS[settlement.kind]
+            reason = f" ({mask(settlement.reason)})" if settlement.reason else ""
             _log.warning(
-                "entry %s of %s failed at attempt %s: %s",
-                *(entry_id, self._channel, attempt, settlement.outcome),
+                "entry %s of %s failed at attempt %s and %s%s",
+                *(entry_id, self._channel, attempt, what_follows, reason),
                 exc_info=settlement.error,
                 extra=self._spans.log_fields(entry_id),
             )

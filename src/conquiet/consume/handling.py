@@ -79,7 +79,9 @@ class MessageHandling:
         except _FoundInInboxError as found:
             # The insert was refused; only a committed row says that the message is done.
             if not self.has_handled(msg):
-                raise DbError(f"the inbox refused {msg.id} but does not have it") from found
+                raise DbError(
+                    f"the database refused the inbox row of entry {msg.id}, but the inbox does not have it"
+                ) from found
             return _SKIPPED
         except BaseException as error:
             self.release()
@@ -93,7 +95,7 @@ class MessageHandling:
         return answer
 
     def has_handled(self, msg: Message) -> bool:
-        """Whether the inbox has it from an earlier delivery; without an inbox nobody knows."""
+        """Whether the inbox has it from an earlier delivery; always `False` without an inbox."""
         if self._inbox is None:
             return False
         try:
@@ -120,9 +122,12 @@ class MessageHandling:
             return True
         return False
 
-    def __enter__(self) -> Self:
+    def create_inbox_table(self) -> None:
+        """Create the table of the inbox, if there is one, unless it is there."""
         if self._inbox is not None and self._engine is not None:
             self._inbox.create_table(self._engine)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

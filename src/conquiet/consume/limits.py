@@ -1,4 +1,4 @@
-"""DrainLimits: when a drain stops, and what a failed message means; every default of every drain."""
+"""DrainLimits: when a drain stops, and what it does about a failed message; the defaults of every drain."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class DrainLimits:
 
     #: The most messages that one drain handles.
     max_messages: int | None = 1_000
-    #: No message is begun after this time.
+    #: No message is started after this time; a running handler is not interrupted.
     max_duration_s: float | None = None
-    #: How long there must be nothing to read for the drain to end; retries that wait do not count.
+    #: The drain ends after this long without a message to read; retries that are not due do not keep it.
     idle_ms: int | None = 1_000
-    #: How many failed messages end the drain: then the handler is broken, not its messages.
+    #: Attempts that ended in an error, a `Retry` or a `DeadLetter` before the drain stops: then the handler
+    #: is broken, not its messages.
     max_failures: int | None = 10
     #: Plain streams: a message delivered more often than this becomes a dead letter instead of being handled
     #: once more. A topic has its `RetryPolicy.max_attempts`.
@@ -34,9 +35,10 @@ class DrainLimits:
     #: they are still pending; a topic has scheduled them for a retry or made them dead letters.
     #: "raise" stops at the first failed message and raises its error, with the report as `drain_report`.
     on_error: Literal["raise", "continue"] = "continue"
-    #: The most messages that one read asks for; slow handlers make it smaller.
+    #: The most messages that one read asks for. Of a plain stream it starts at 10 and adapts to the speed of
+    #: the handler.
     batch_size: int = DEFAULT_BATCH_SIZE
-    #: Asked between messages.
+    #: Called between messages; the drain stops when it returns true.
     should_stop: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:

@@ -33,14 +33,14 @@ class Outage:
         return self._since is None or self._clock() >= self._next_try
 
     def failed(self) -> bool:
-        """Note a failure, and tell whether it has now failed for longer than allowed."""
+        """Note a failure, and return whether it has now failed for as long as is tolerated."""
         now = self._clock()
         if self._since is None:
             self._since, self._wait_s, self._failures = now, _FIRST_WAIT_S, 0
         self._failures += 1
         self._next_try = now + self._wait_s
         self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
-        return self._failures >= self._min_failures and now - self._since > self._max_s
+        return self._failures >= self._min_failures and now - self._since >= self._max_s
 
     def ended(self) -> None:
         """Note a success."""

@@ -27,7 +27,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Never again by itself; what this handling wrote to the database is rolled back."""
+    """Move the message to the dead letters; what this handling wrote to the database is rolled back."""
 
     reason: str
 
@@ -66,5 +66,7 @@ class Settlement:
     is_refused: bool = False
     #: The name of a report's count.
     outcome: str = field(default="", compare=False)
-    #: Why it failed, if it did.
+    #: Of a dead letter without an error: why.
+    reason: str = field(default="", compare=False)
+    #: What the handler raised, if it did.
     error: Exception | None = field(default=None, repr=False, compare=False)

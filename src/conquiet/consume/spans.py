@@ -75,7 +75,9 @@ class Spans:
                 continue
             context = self._contexts.pop(settlement.entry_id, None)
             if context is not None and settlement.kind not in ("leave", "hand_back"):
-                refused = "taken by another consumer before it was settled" if settlement.is_refused else None
+                refused = (
+                    "claimed by another consumer before it was settled" if settlement.is_refused else None
+                )
                 traces.settled(
                     settlement.kind,
                     self._where,

@@ -121,7 +121,7 @@ class StreamChannel:
         """Nothing: Redis has counted the delivery when it was read."""
         return None
 
-    def give_up(self, msg: QueueMessage) -> Settlement | None:
+    def settlement_without_handler(self, msg: QueueMessage) -> Settlement | None:
         """A dead letter, if it was delivered more often than `max_deliveries`."""
         if self._max_deliveries is None or msg.delivery_count <= self._max_deliveries:
             return None
@@ -178,7 +178,10 @@ class StreamChannel:
             now_ms=time.time_ns() // 1_000_000,
         )
         letter = given_up.letter(cause, content)
-        return Settlement("dead_letter", entry_id, delivery_count, letter, outcome="dead_lettered")
+        reason = f"{cause.error_type}: {cause.message}"
+        return Settlement(
+            "dead_letter", entry_id, delivery_count, letter, outcome="dead_lettered", reason=reason
+        )
 
     def _settle_all_but_acks(self, settled: Sequence[Settlement]) -> list[str]:
         """Move dead letters, and return the ids that are to be acked."""

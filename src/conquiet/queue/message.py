@@ -93,7 +93,7 @@ def data_of(fields: Sequence[bytes] | Mapping[bytes, bytes]) -> bytes:
     pairs = pairs_of(fields)
     if len(pairs) != 1 or pairs[0][0] != b"data":
         names = ", ".join(repr(name) for name, _ in pairs[:5])
-        raise ValueError(f"it must have exactly one field `data`, has {len(pairs)}: {names}")
+        raise ValueError(f"it must have exactly one field `data`, but has {len(pairs)}: {names}")
     return pairs[0][1]
 
 

@@ -44,7 +44,7 @@ class BlockedKeys:
             self._blocked_keys.setdefault(key, _BlockedKey()).heads.add(entry_id_order(head_id))
 
     def park(self, msg: MqMessage) -> bool:
-        """Park the message if an earlier one of its key waits; tells whether it did."""
+        """Park the message if an earlier one of its key waits, and return whether it did."""
         line = None if msg.key is None else self._blocked_keys.get(msg.key)
         if line is None or min(line.heads) > entry_id_order(msg.id):
             return False
@@ -52,7 +52,7 @@ class BlockedKeys:
         return True
 
     def unblock(self, head_id: str, head: MqMessage | None = None) -> list[MqMessage]:
-        """The messages that can go on, in order, now that a head is due, or gone if it is not given."""
+        """The messages that can go on, in order, now that the retry of a head is due, or it vanished."""
         key = self._keys.pop(head_id, None)
         if key is None:
             return [] if head is None else [head]

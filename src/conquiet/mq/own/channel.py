@@ -119,8 +119,8 @@ class PartitionChannel:
         msg.is_counted = True
         return Settlement("begin", msg.id, msg.delivery_count - 1)
 
-    def give_up(self, msg: MqMessage) -> Settlement | None:
-        """As `Channel.give_up`."""
+    def settlement_without_handler(self, msg: MqMessage) -> Settlement | None:
+        """As `Channel.settlement_without_handler`; copies that were requeued for another group are acked."""
         if msg.delivery_count == 1 and msg.envelope.for_group is None and not msg.envelope.attempt:
             return None
         return self._rules.without_handler(msg, _now_ms())
@@ -217,7 +217,7 @@ class PartitionChannel:
             # Not before it is settled: a look at the waiting set in between would find nothing due.
             self._next_due = min(self._next_due, time.monotonic() + int(settlement.first) / 1000)
         if settlement.is_refused:
-            text = "entry %s of %s was taken by another consumer before it was settled"
+            text = "entry %s of %s was claimed by another consumer before it was settled"
             extra = self.partition.extra(message_id=settlement.entry_id)
             _log.warning(text, settlement.entry_id, self.partition, extra=extra)
         else:

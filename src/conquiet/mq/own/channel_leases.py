@@ -37,6 +37,7 @@ class ChannelLeases:
         channel = PartitionChannel(leased, config)
         channel.lease_valid_until = config.valid_until(asked)
         count_acquired(*leased.labels)
+        _log.info("acquired %s, epoch %s", leased, lease.epoch, extra=leased.extra())
         return channel
 
     def renew(self, channel: PartitionChannel) -> None:
@@ -51,6 +52,9 @@ class ChannelLeases:
         try:
             # Also one that was lost by our own clock alone; the server refuses if it is another's.
             self.store.release(channel.partition.lease)
+            _log.info("released %s", channel, extra=channel.partition.extra())
         except QueueError as error:
             extra = channel.partition.extra()
-            _log.warning("the lease on %s stays until it expires: %s", channel, error, extra=extra)
+            _log.warning(
+                "the lease on %s could not be released and expires by itself: %s", channel, error, extra=extra
+            )

@@ -49,9 +49,9 @@ class PartitionConsumer:
         config: ConsumerConfig | None = None,
     ) -> None:
         check_topic_part("group", group)
-        # Checks its arguments now; each partition's thread has one of its own.
-        with MessageHandling(handler, engine, inbox):
-            self._new_handling = partial(MessageHandling, handler, engine, inbox)
+        self._new_handling = partial(MessageHandling, handler, engine, inbox)
+        # It checks its arguments; each partition's thread has one of its own.
+        self._new_handling().create_inbox_table()
         self.topic = topic_of(topic)
         self.group = group
         self.config = config or ConsumerConfig()
@@ -153,7 +153,11 @@ class PartitionConsumer:
             failing.ended()
         emit("conquiet_mq_worker_failures_total", 1, self.topic.name, str(partition), self.group)
         facts = (partition, self.topic.name, error)
-        _log.warning("partition %s of topic %r stopped: %s", *facts, extra=self._extra(partition=partition))
+        _log.warning(
+            "the worker of partition %s of topic %r stopped and will be restarted: %s",
+            *facts,
+            extra=self._extra(partition=partition),
+        )
         if failing.failed():
             self._fatal = self._fatal or error
 
@@ -199,12 +203,19 @@ class PartitionConsumer:
                 case LeaseLostError():
                     emit("conquiet_mq_leases_lost_total", 1, *owned.channel.partition.labels)
                     extra = owned.channel.partition.extra()
-                    _log.warning("%s; its new owner handles the rest", owned.error, extra=extra)
+                    _log.warning(
+                        "%s; unsettled messages are redelivered to its new owner", owned.error, extra=extra
+                    )
                 case QueueError() as error:
                     self._tolerate_failure(owned.partition, error, has_worked=owned.channel.has_worked)
                 case _:
                     extra = owned.channel.partition.extra()
-                    _log.error("%s ended", owned.channel, exc_info=owned.error, extra=extra)
+                    _log.error(
+                        "the worker of %s failed, the consumer stops",
+                        owned.channel,
+                        exc_info=owned.error,
+                        extra=extra,
+                    )
                     self._fatal = self._fatal or owned.error
 
     def _extra(self, **facts: Any) -> dict[str, Any]:
@@ -227,6 +238,8 @@ class PartitionConsumer:
             last_call()
         except QueueError as error:
             name = self.config.consumer_name
-            _log.warning("consumer %s stops without Redis: %s", name, error, extra=self._extra())
+            _log.warning(
+                "consumer %s could not reach Redis while it stopped: %s", name, error, extra=self._extra()
+            )
         except BaseException as error:  # noqa: BLE001 -- raised by run(), as soon as no thread is left
             self._fatal = self._fatal or error

@@ -54,9 +54,10 @@ def drain_partition(
         raise TopicError(topic.name, f"has no partition {partition}, only 0 to {topic.partition_count - 1}")
     config, limits = config or ConsumerConfig(), limits or DrainLimits()
     limits = replace(limits, batch_size=min(limits.batch_size, config.batch_size))
-    with MessageHandling(handler, engine, inbox):
-        # Only to check the arguments before anything is acquired.
-        pass
+    if limits.max_deliveries is not None:
+        raise ValueError("max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts")
+    # Before anything is acquired: it checks its arguments.
+    MessageHandling(handler, engine, inbox).create_inbox_table()
     # Longer than later on: there is no lease yet that has to be renewed.
     move_delayed(topic, budget_s=5.0)
     leases = ChannelLeases(topic, group, config)

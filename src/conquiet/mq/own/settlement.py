@@ -63,7 +63,8 @@ class SettlementRules:
         cause = Cause.of(error)
         is_retried = self.policy.is_retried(error)
         settlement = self._again(msg, cause, now_ms) if is_retried else self._dead_letter(msg, cause, now_ms)
-        settlement.error = error
+        # The traceback of the log line has it.
+        settlement.error, settlement.reason = error, ""
         return settlement
 
     def without_handler(self, msg: MqMessage, now_ms: int) -> Settlement | None:
@@ -97,8 +98,15 @@ class SettlementRules:
             consumer=self.consumer,
             now_ms=now_ms,
         )
-        letter = given_up.letter(*malformed_content(entry))
-        return Settlement("dead_letter", entry.id, entry.delivery_count, letter, outcome="dead_lettered")
+        cause, content = malformed_content(entry)
+        return Settlement(
+            "dead_letter",
+            entry.id,
+            entry.delivery_count,
+            given_up.letter(cause, content),
+            outcome="dead_lettered",
+            reason=f"{cause.error_type}: {cause.message}",
+        )
 
     def _again(self, msg: MqMessage, cause: Cause, now_ms: int, *, delay_ms: int | None = None) -> Settlement:
         if self.policy.is_exhausted(msg.attempt, msg.envelope.max_retries):
@@ -133,8 +141,14 @@ class SettlementRules:
             now_ms=now_ms,
             first_delivered_at_ms=Failure.of(msg, now_ms).first_delivered_at_ms,
         )
-        letter = given_up.letter(cause, _content(msg))
-        return Settlement("dead_letter", msg.id, msg.delivery_count, letter, outcome="dead_lettered")
+        return Settlement(
+            "dead_letter",
+            msg.id,
+            msg.delivery_count,
+            given_up.letter(cause, _content(msg)),
+            outcome="dead_lettered",
+            reason=f"{cause.error_type}: {cause.message}",
+        )
 
 
 def _content(msg: MqMessage) -> dict[str, Any]:
