@@ -24,7 +24,7 @@ help:
 demo: $(if $(findstring --quick,$(ARGS)),$(VENV)/.core,$(VENV)/.all java)
 	@$(BIN)/python -m examples.demo $(ARGS)
 
-test: $(VENV)/.all java
+test: $(VENV)/.all java $(VENV)/spark.jsa
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 check: $(VENV)/.all
@@ -73,6 +73,11 @@ endef
 
 java:
 	@.ci/java
+
+# Every Java process of the tests maps Spark's classes from it, instead of loading each of them anew.
+$(VENV)/spark.jsa: $(VENV)/.all | java
+	@echo "archiving Spark's classes (once)"
+	@$(BIN)/python -m tests.with_spark.class_archive $@ >/dev/null 2>&1 || echo "went without"
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -15,6 +15,7 @@ from sqlalchemy import Column, Engine, MetaData, String, Table, Text
 from conquiet import QueueConfig, RedisStreamsQueue
 from tests.services import REDIS_KINDS, database, open_engine, redis_server
 from tests.spans import Spans, traced
+from tests.with_spark.class_archive import java_options
 
 # A shell that forbids bytecode makes every subprocess compile everything anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -22,8 +23,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # reach the process that it is sent to. A handler here is the default there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# Java processes of tests live for seconds: what the optimising compiler spends is never earned back.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JDK_JAVA_OPTIONS", java_options())
 
 MakeQueue = Callable[..., RedisStreamsQueue]
 

@@ -67,3 +67,11 @@ def test_every_link_to_a_file_leads_to_one(page: Path):
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
 
     assert missing == []
+
+
+def test_every_path_of_the_readme_exists():
+    table = (ROOT / "README.md").read_text().partition("| to change …")[2].partition("\n\n")[0]
+    paths = re.findall(r"`((?:conquiet|airflow_provider_conquiet|dagster_conquiet)/[\w/.]*)`", table)
+
+    assert len(paths) > 25
+    assert [path for path in paths if not (ROOT / "src" / path).exists()] == []
