@@ -29,7 +29,8 @@ class Attempts(Generic[M]):
         self._channel = channel
         self._handling = handling
         self._spans = spans
-        self._database = Outage(channel.max_outage_s)
+        #: On while the database is unavailable.
+        self.database = Outage(channel.max_outage_s)
         #: The last message during which the database became unavailable, and how often it did.
         self._outages_of: dict[str, int] = {}
         #: Attempts that ended in anything but an ack.
@@ -38,10 +39,6 @@ class Attempts(Generic[M]):
         #: The message in the handler, and since when (monotonic); other threads look at both.
         self.handled: M | None = None
         self.handled_since = 0.0
-
-    def is_time_to_try(self) -> bool:
-        """Whether the database is available, as far as is known, or is to be tried again."""
-        return self._database.is_time_to_try()
 
     def settlement_of(self, msg: M) -> Settlement:
         """Handle the message, unless it is given up without, and decide what becomes of it.
@@ -72,7 +69,7 @@ class Attempts(Generic[M]):
 
     def tolerate(self, msg: M, error: DatabaseUnavailableError) -> None:
         """Log that the message waits for the database; raises the error if that has lasted too long."""
-        if self._database.failed():
+        if self.database.failed():
             raise error
         self._channel.count_outage()
         extra = self._spans.log_fields(msg.id)
@@ -87,8 +84,8 @@ class Attempts(Generic[M]):
         except Exception as error:  # noqa: BLE001 -- the user's; it becomes a settlement that is counted and logged
             self._raise_if_unavailable(msg, error)
             result = error
-        if self._database.is_on:
-            self._database.ended()
+        if self.database.is_on:
+            self.database.ended()
         if processing is not None and isinstance(result, Exception):
             processing.failed(result)
         elif processing is not None and isinstance(result, DeadLetter):

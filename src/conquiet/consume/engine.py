@@ -114,8 +114,10 @@ class DrainLoop(Generic[M]):
             begun = time.monotonic()
             while self._queued and self._reason_to_stop() is None and not self._wait_if_blocked():
                 msg = self._channel.next_message(self._queued)
-                if msg is not None and self._begin(msg):
-                    self._handle(msg)
+                if msg is not None:
+                    begin = self._channel.begin(msg)
+                    if begin is None or self._has_effect(begin):
+                        self._handle(msg)
                 if self._unsettled and time.monotonic() - self._unsettled_since > _SETTLE_WITHIN_S:
                     self._settle()
             if read == size and self._channel.is_shared:
@@ -128,7 +130,7 @@ class DrainLoop(Generic[M]):
     def _wait_if_blocked(self) -> bool:
         """Wait for a moment if the consumer is paused or the database is unavailable."""
         is_paused = self._gate is not None and not self._gate.is_set()
-        if not is_paused and self.attempts.is_time_to_try():
+        if not is_paused and (not self.attempts.database.is_on or self.attempts.database.is_time_to_try()):
             return False
         self._handling.release()
         self._settle()
@@ -158,10 +160,7 @@ class DrainLoop(Generic[M]):
             self._record_decision(self._channel.decide_malformed(entry), entry.delivery_count)
         return count
 
-    def _begin(self, msg: M) -> bool:
-        begin = self._channel.begin(msg)
-        if begin is None:
-            return True
+    def _has_effect(self, begin: Settlement) -> bool:
         # In one call with those before it: if this message kills the process, they are settled.
         self._unsettled.append(begin)
         self._settle()

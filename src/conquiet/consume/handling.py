@@ -66,7 +66,8 @@ class MessageHandling:
             return answer_of(self._handler(msg))
         self._delivery = None
         try:
-            self._session = DbSession(self._connected())
+            connection = self._connection or self._connect()
+            self._session = DbSession(connection)
             with self._session as session:
                 if self._inbox is not None:
                     self._record(self._inbox, msg, session)
@@ -89,7 +90,7 @@ class MessageHandling:
             if isinstance(error, _RolledBackError):
                 return error.answer
             raise
-        if self._connected().get_execution_options() != self._options:
+        if connection.get_execution_options() != self._options:
             # A handler may have set options on the connection, such as a schema; they end with its message.
             self.release()
         return answer
@@ -99,7 +100,7 @@ class MessageHandling:
         if self._inbox is None:
             return False
         try:
-            with DbSession(self._connected()) as session:
+            with DbSession(self._connection or self._connect()) as session:
                 return self._inbox.has(session, **_inbox_key(msg))
         except BaseException:
             self.release()
@@ -136,14 +137,13 @@ class MessageHandling:
         self.release()
 
     @scrubbed()
-    def _connected(self) -> Connection:
-        if self._connection is None:
-            assert self._engine is not None  # noqa: S101 -- for mypy: only messages with a database come here
-            try:
-                self._connection = self._engine.connect()
-            except SQLAlchemyError as error:
-                raise DatabaseUnavailableError(f"no connection to the database: {error}") from error
-            self._options = self._connection.get_execution_options()
+    def _connect(self) -> Connection:
+        assert self._engine is not None  # noqa: S101 -- for mypy: only messages with a database come here
+        try:
+            self._connection = self._engine.connect()
+        except SQLAlchemyError as error:
+            raise DatabaseUnavailableError(f"no connection to the database: {error}") from error
+        self._options = self._connection.get_execution_options()
         return self._connection
 
     def _record(self, inbox: Inbox, msg: Message, session: DbSession) -> None:

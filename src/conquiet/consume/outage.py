@@ -19,24 +19,21 @@ class Outage:
         self._min_failures = min_failures
         self._failures = 0
         self._clock = clock
-        self._since: float | None = None
+        #: Whether the last try failed; asked with every message, so an attribute.
+        self.is_on = False
+        self._since = 0.0
         self._wait_s = _FIRST_WAIT_S
         self._next_try = 0.0
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the last try failed."""
-        return self._since is not None
-
     def is_time_to_try(self) -> bool:
         """Whether the wait after the last failure is over."""
-        return self._since is None or self._clock() >= self._next_try
+        return not self.is_on or self._clock() >= self._next_try
 
     def failed(self) -> bool:
         """Note a failure, and return whether it has now failed for as long as is tolerated."""
         now = self._clock()
-        if self._since is None:
-            self._since, self._wait_s, self._failures = now, _FIRST_WAIT_S, 0
+        if not self.is_on:
+            self.is_on, self._since, self._wait_s, self._failures = True, now, _FIRST_WAIT_S, 0
         self._failures += 1
         self._next_try = now + self._wait_s
         self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
@@ -44,4 +41,4 @@ class Outage:
 
     def ended(self) -> None:
         """Note a success."""
-        self._since = None
+        self.is_on = False

@@ -130,9 +130,9 @@ class StreamChannel:
 
     def decide(self, msg: QueueMessage, result: Outcome | Exception, _seconds: float) -> Settlement:
         """As `Channel.decide`: done, dead letter as the handler says, or pending as it is."""
+        if isinstance(result, Ack):
+            return Settlement("ack", msg.id, msg.delivery_count, outcome="handled")
         match result:
-            case Ack():
-                return Settlement("ack", msg.id, msg.delivery_count, outcome="handled")
             case Skipped():
                 return Settlement("ack", msg.id, msg.delivery_count, outcome="skipped")
             case DeadLetter(reason):

@@ -40,14 +40,13 @@ class Tally:
             return "stop"
         if limits.max_failures is not None and failed_attempts >= limits.max_failures:
             return "max_failures"
-        now = time.monotonic()
-        if limits.max_duration_s is not None and now - self._started >= limits.max_duration_s:
+        if limits.max_duration_s is not None and time.monotonic() - self._started >= limits.max_duration_s:
             return "max_duration"
         if limits.max_messages is not None and self.taken >= limits.max_messages:
             return "max_messages"
         if self._idle_since is None or limits.idle_ms is None:
             return None
-        return "idle" if (now - self._idle_since) * 1000 >= limits.idle_ms else None
+        return "idle" if (time.monotonic() - self._idle_since) * 1000 >= limits.idle_ms else None
 
     def longest_wait_ms(self, now: float) -> int | None:
         """How long a read may wait until a limit is reached; `None` without such a limit."""
@@ -73,9 +72,11 @@ class Tally:
     def decided(self, settlement: Settlement) -> None:
         """This will become of a message or of a malformed entry."""
         self._counts[settlement.outcome] += 1
+        if settlement.error is None:
+            return
         is_left = settlement.kind == "leave"
         self.has_left_pending = self.has_left_pending or is_left
-        if settlement.error is not None and (is_left or len(self.failures) < _MAX_FAILURES):
+        if is_left or len(self.failures) < _MAX_FAILURES:
             self.failures.append(DrainFailure(settlement.entry_id, settlement.error))
 
     def refused(self, settlement: Settlement) -> None:

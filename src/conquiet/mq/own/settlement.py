@@ -47,9 +47,9 @@ class SettlementRules:
 
     def for_outcome(self, msg: MqMessage, outcome: Outcome, now_ms: int) -> Settlement:
         """The settlement of what a handler returned."""
+        if isinstance(outcome, Ack):
+            return Settlement("ack", msg.id, msg.delivery_count, outcome="handled")
         match outcome:
-            case Ack():
-                return Settlement("ack", msg.id, msg.delivery_count, outcome="handled")
             case Skipped():
                 return Settlement("ack", msg.id, msg.delivery_count, outcome="skipped")
             case DeadLetter(reason):
