@@ -11,11 +11,12 @@ JOBS   ?= 3
 # A shell that forbids bytecode makes every start compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check chaos bench peers format java clean
+.PHONY: help demo test quick check chaos bench peers format java clean
 
 help:
 	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick for plain workers)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
+	@echo "make quick   those that need no Airflow, Spark or chaos, on one kind of server"
 	@echo "make check   format, lint, types, layers; prints figures of size and nesting"
 	@echo "make chaos   workers and server killed at random           (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
@@ -26,6 +27,9 @@ demo: $(if $(findstring --quick,$(ARGS)),$(VENV)/.core,$(VENV)/.all java)
 
 test: $(VENV)/.all java $(VENV)/spark.jsa
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+quick: $(VENV)/.all
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --quick $(ARGS)
 
 check: $(VENV)/.all
 	$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import redis
@@ -25,10 +26,42 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("JDK_JAVA_OPTIONS", java_options())
 
+#: What `--quick` leaves out: folders, groups of `pytest -n`, and each kind of server but one.
+_SLOW_FOLDERS = {"with_airflow", "with_spark", "packaging", "chaos"}
+_SLOW_GROUPS = {"spark", "orchestrators"}
+_OTHER_SERVERS = set(REDIS_KINDS) - {"valkey"}
+
 MakeQueue = Callable[..., RedisStreamsQueue]
 
 #: What handlers of these tests write: one row per effect; doubles are allowed, so that they can be seen.
 effects = Table("effects", MetaData(), Column("entry_id", String(64)), Column("note", Text))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`make quick`."""
+    parser.addoption("--quick", action="store_true", help="no Airflow, Spark or chaos, one kind of server")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what is left out."""
+    is_slow = collection_path.parent == Path(__file__).parent and collection_path.name in _SLOW_FOLDERS
+    return True if config.getoption("--quick") and is_slow else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the rest, leave out what starts an orchestrator, and each server but one."""
+    if not config.getoption("--quick"):
+        return
+    config.hook.pytest_deselected(items=[item for item in items if _is_slow(item)])
+    items[:] = [item for item in items if not _is_slow(item)]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    group = item.get_closest_marker("xdist_group")
+    callspec = getattr(item, "callspec", None)
+    servers = [value for value in (callspec.params if callspec else {}).values() if isinstance(value, str)]
+    return (group is not None and group.args[0] in _SLOW_GROUPS) or not _OTHER_SERVERS.isdisjoint(servers)
 
 
 @pytest.fixture(scope="session", params=REDIS_KINDS)
