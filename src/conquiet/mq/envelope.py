@@ -163,7 +163,7 @@ class MqMessage:
 
     @property
     def source(self) -> QueueMessage:
-        """The same delivery as the plain queue sees it, made anew each time."""
+        """The same delivery as the plain queue sees it, built at each call."""
         return QueueMessage(self.stream, self.group, self.id, decode_payload(self.data), self.delivery_count)
 
     @property

@@ -51,7 +51,7 @@ def reset_group(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Let a group go on from another place; what is pending stays pending."""
+    """Let a group go on from another position; what is pending stays pending."""
     from conquiet.mq import MqAdmin
 
     position = to if to in ("start", "end") or re.fullmatch(r"\d+-\d+", to) else parse_time(to)
