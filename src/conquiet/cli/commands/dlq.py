@@ -59,7 +59,7 @@ def list_letters(
             )
             for letter, document in zip(page.letters, documents, strict=True)
         ]
-        context.output.table(("id", "since (UTC)", "group", ">attempts", "key", "error"), rows)
+        context.output.print_table(("id", "since (UTC)", "group", ">attempts", "key", "error"), rows)
         more = f"; more: --after {page.after}" if page.after else ""
         context.output.line(f"{len(rows):,} of {total:,} dead letters{more}")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,13 +16,6 @@ from conquiet.cli.values import Name, duration_option
 
 if TYPE_CHECKING:
     from conquiet.payload import Payload
-
-
-def _parse_header(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not (name and separator):
-        raise typer.BadParameter(f"{text!r} is not a header; write name=value")
-    return name, value
 
 
 def enqueue(
@@ -62,24 +56,31 @@ def enqueue(
     with context.topic(name) as topic:
         is_stream = topic.layout == "bare_stream"
         if not is_stream:
-            headers = dict(map(_parse_header, header or ()))
-            keys = [key if key_field is None else _key_in(each, key_field) for each in payloads]
-            messages: list[dict[str, Any]] = [
-                {"payload": each, "key": own_key, "headers": headers, "partition": partition}
-                for each, own_key in zip(payloads, keys, strict=True)
-            ]
-            producer = Producer(topic.client)
-            if not delay and dedupe_id is None:
-                ids = producer.send_many(topic, [Message(**message) for message in messages])
-            else:
+            headers = dict(text.partition("=")[::2] for text in header or ())
+            if not all(headers) or not all("=" in text for text in header or ()):
+                raise UsageError("A header is written as name=value.")
+            messages = []
+            for number, each in enumerate(payloads):
+                found = key if key_field is None else each.get(key_field)
+                if key_field is not None and (not isinstance(found, str | int) or isinstance(found, bool)):
+                    problem = f"The payload has no text or whole number in {key_field!r}"
+                    raise UsageError(f"{problem}: {each!r:.100}")
                 # One id for each: a repeated call then goes on where the first one stopped.
-                suffixes = [""] if len(messages) == 1 else [f":{number}" for number in range(len(messages))]
-                ids = [
-                    producer.send(
-                        topic, **message, delay_ms=delay or 0, dedupe_id=dedupe_id and dedupe_id + suffix
+                is_one = dedupe_id is None or len(payloads) == 1
+                messages.append(
+                    Message(
+                        payload=each,
+                        key=None if found is None else str(found),
+                        headers=headers,
+                        partition=partition,
+                        dedupe_id=dedupe_id if is_one else f"{dedupe_id}:{number}",
                     )
-                    for message, suffix in zip(messages, suffixes, strict=True)
-                ]
+                )
+            producer = Producer(topic.client)
+            if not delay:
+                ids = producer.send_many(topic, messages)
+            else:
+                ids = [producer.send(topic, **asdict(message), delay_ms=delay) for message in messages]
         elif any(option is not None for option in (key, key_field, header, partition, delay)):
             raise UsageError(
                 f"{name!r} is not a topic, and a plain stream has no keys, headers, partitions or delays. "
@@ -95,13 +96,6 @@ def enqueue(
         text = f"{len(ids):,} messages to {name}" + (f": {ids[0]} to {ids[-1]}" if ids else "")
     kind = "stream" if is_stream else "topic"
     context.output.show({"name": name, "kind": kind, "enqueued": len(ids), "ids": ids}, text)
-
-
-def _key_in(payload: Payload, key_field: str) -> str:
-    value = payload.get(key_field)
-    if not isinstance(value, str | int) or isinstance(value, bool):
-        raise UsageError(f"The payload has no text or whole number in {key_field!r}: {payload!r:.100}")
-    return str(value)
 
 
 def _payloads(payload: str | None, file: Path | None) -> list[Payload]:

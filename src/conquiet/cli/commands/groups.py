@@ -36,7 +36,7 @@ def list_groups(context: CommandContext, name: Name) -> None:
             counts = (len(each["consumers"]), len(each["members"]))
             rows.append((each["group"], *figures, *counts, ", ".join(owned) or None))
         columns = ("group", ">lag", ">pending", ">oldest pending", ">consumers", ">alive", "owners")
-        context.output.table(columns, rows)
+        context.output.print_table(columns, rows)
 
     context.output.show({"topic": name, "groups": documents}, print_table)
 
