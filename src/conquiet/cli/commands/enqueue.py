@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,26 +57,20 @@ def enqueue(
     with context.topic(name) as topic:
         is_stream = topic.layout == "bare_stream"
         if not is_stream:
-            headers = dict(text.partition("=")[::2] for text in header or ())
-            if not all(headers) or not all("=" in text for text in header or ()):
+            if not all("=" in text[1:] for text in header or ()):
                 raise UsageError("A header is written as name=value.")
-            messages = []
-            for number, each in enumerate(payloads):
-                found = key if key_field is None else each.get(key_field)
-                if key_field is not None and (not isinstance(found, str | int) or isinstance(found, bool)):
-                    problem = f"The payload has no text or whole number in {key_field!r}"
-                    raise UsageError(f"{problem}: {each!r:.100}")
-                # One id for each: a repeated call then goes on where the first one stopped.
-                is_one = dedupe_id is None or len(payloads) == 1
-                messages.append(
-                    Message(
-                        payload=each,
-                        key=None if found is None else str(found),
-                        headers=headers,
-                        partition=partition,
-                        dedupe_id=dedupe_id if is_one else f"{dedupe_id}:{number}",
-                    )
+            message = partial(
+                Message, headers=dict(text.split("=", 1) for text in header or ()), partition=partition
+            )
+            messages = [
+                message(
+                    payload=each,
+                    key=key if key_field is None else _key_in(each, key_field),
+                    # One id for each: a repeated call then goes on where the first one stopped.
+                    dedupe_id=dedupe_id and (dedupe_id if len(payloads) == 1 else f"{dedupe_id}:{number}"),
                 )
+                for number, each in enumerate(payloads)
+            ]
             producer = Producer(topic.client)
             if not delay:
                 ids = producer.send_many(topic, messages)
@@ -96,6 +91,13 @@ def enqueue(
         text = f"{len(ids):,} messages to {name}" + (f": {ids[0]} to {ids[-1]}" if ids else "")
     kind = "stream" if is_stream else "topic"
     context.output.show({"name": name, "kind": kind, "enqueued": len(ids), "ids": ids}, text)
+
+
+def _key_in(payload: Payload, key_field: str) -> str:
+    value = payload.get(key_field)
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise UsageError(f"The payload has no text or whole number in {key_field!r}: {payload!r:.100}")
+    return str(value)
 
 
 def _payloads(payload: str | None, file: Path | None) -> list[Payload]:
