@@ -80,7 +80,11 @@ def build_replay_dead_letters_job(
     def replay(context: dg.OpExecutionContext, config: ReplayConfig) -> dg.Output[dict[str, Any]]:
         with spec.resources.redis_of(context).connect() as client:
             report = replay_dead_letters(client, spec, config)
-        counts = {"replayed": report.replayed, "gone": len(report.gone), "refused": len(report.refused)}
+        counts = {
+            "replayed": report.replayed,
+            "not_found": len(report.not_found),
+            "refused": len(report.refused),
+        }
         metadata = {"dry_run": report.is_dry_run, **counts}
         return dg.Output(metadata | {"refused_ids": list(report.refused[:100])}, metadata=metadata)
 

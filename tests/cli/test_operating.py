@@ -137,13 +137,13 @@ def test_letters_are_shown_in_full_and_replayed_once(run, letters, topic):
     assert "given up" in run("dlq", "show", topic, first).out
 
     rehearsed = run("dlq", "replay", topic, first, "1-1", "--dry-run", "--json")
-    assert (rehearsed.json["replayed"], rehearsed.json["gone"]) == (1, ["1-1"])
+    assert (rehearsed.json["replayed"], rehearsed.json["not_found"]) == (1, ["1-1"])
     assert run("dlq", "show", topic, first).code == 0
     replayed = run("dlq", "replay", topic, first, "--yes", "--json")
     again = run("dlq", "replay", topic, first, "--yes", "--json")
 
     assert (replayed.code, replayed.json["replayed"]) == (0, 1)
-    assert (again.code, again.json["replayed"], again.json["gone"]) == (1, 0, [first])
+    assert (again.code, again.json["replayed"], again.json["not_found"]) == (1, 0, [first])
     assert run("dlq", "show", topic, first).code == 4
 
 

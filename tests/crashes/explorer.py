@@ -33,6 +33,8 @@ class Scenario:
     #: Of the recovery's `drain_stale`, and how many entries are in the dead letters after it.
     max_deliveries: int | None = None
     dead_lettered: int = 0
+    #: What an operator does again before the recovery drains.
+    run_again: Callable[[Site], None] | None = None
     max_points: int = 300
     #: A child that takes longer is killed, and that is a violation.
     timeout_s: int = int(HANG_S)
@@ -169,6 +171,8 @@ class Explorer:
         return broken
 
     def _recover(self, site: Site, *, undelivered: int) -> None:
+        if self._scenario.run_again is not None:
+            self._scenario.run_again(site)
         work = (site.queue_of("operator"), site.handle, site.engine)
         limit = self._scenario.max_deliveries
         drain_stale(

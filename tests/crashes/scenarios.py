@@ -19,6 +19,7 @@ from conquiet import (
     tracing,
 )
 from conquiet.consume import Handler
+from conquiet.mq import DeadLetters, Topics
 from tests.crashes.explorer import Scenario
 from tests.crashes.site import BLOCK_MS, GROUP, WORKER, Site
 
@@ -84,6 +85,13 @@ def five_in_the_outbox(site: Site) -> None:
     _enqueue(site, 6)
     with suppress(DrainError):
         drain(site.queue, _failing_at(6, site), site.engine, DrainLimits(max_messages=6, on_error="continue"))
+
+
+def three_dead_letters(site: Site) -> None:
+    """Three messages that were delivered too often."""
+    _enqueue(site, 3)
+    site.queue.read(BLOCK_MS, count=3)
+    drain(site.queue, site.handle, site.engine, DrainLimits(max_deliveries=1, idle_ms=BLOCK_MS))
 
 
 def run_until_the_third(site: Site) -> None:
@@ -152,6 +160,11 @@ def drain_the_stale(site: Site) -> None:
     drain_stale(site.queue, site.handle, site.engine, limits, inbox=site.inbox)
 
 
+def replay_letters(site: Site) -> None:
+    """`DeadLetters.replay_all` of a plain stream; a second call replays what the first one did not."""
+    DeadLetters(Topics(site.client).open(site.stream)).replay_all()
+
+
 def relay_by_twos(site: Site) -> None:
     """`OutboxRelay.relay`, two rows at a time, until the outbox is empty."""
     relay = OutboxRelay(site.engine, site.client, site.outbox)
@@ -183,6 +196,7 @@ SCENARIOS = {
         has_inbox=True,
         max_deliveries=_MAX_DELIVERIES,
     ),
+    "replay": Scenario(prepare=three_dead_letters, run=replay_letters, run_again=replay_letters),
     "outbox_relay": Scenario(prepare=five_in_the_outbox, run=relay_by_twos, has_outbox=True),
     "handler_with_outbox": Scenario(prepare=three_new, run=drain_by_twos, has_outbox=True),
 }

@@ -8,6 +8,7 @@ import pytest
 
 from tests.crashes.conftest import Explore
 from tests.crashes.explorer import Exploration
+from tests.crashes.points import Fault
 
 
 def test_no_crash_point_of_run_loses_a_message(explore: Explore):
@@ -71,6 +72,14 @@ def test_no_crash_point_of_drain_stale_dead_letters_what_is_committed(explore: E
     exploration = explore("drain_stale_worn_out")
 
     assert_kept(exploration, points=15)
+
+
+@pytest.mark.parametrize("fault", ["crash", "lost_answer"])
+def test_no_crash_point_of_a_replay_loses_a_message(explore: Explore, fault: Fault):
+    exploration = explore("replay", fault)
+
+    assert exploration.violations == [], exploration
+    assert exploration.points.count("redis EVALSHA sent") == 3
 
 
 def test_no_crash_point_of_a_drain_with_traces_repeats_an_effect(explore: Explore):

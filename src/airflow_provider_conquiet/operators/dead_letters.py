@@ -96,7 +96,7 @@ class ReplayDeadLettersOperator(BaseOperator):
             return {
                 kind: name,
                 "replayed": report.replayed,
-                "gone": len(report.gone),
+                "not_found": len(report.not_found),
                 "refused": len(report.refused),
                 "refused_ids": list(report.refused[:MAX_SAMPLES]),
                 "is_dry_run": report.is_dry_run,

@@ -6,12 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from conquiet.cli.exits import NotConfirmedError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 class Output:
@@ -34,21 +35,23 @@ class Output:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    def print_table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """A table; off a terminal it is as wide as its content, so that no cell is cut."""
+        self.console().print(self.table(columns, rows))
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+        """A table; a column whose name begins with > has figures, and is aligned to the right."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
-            # Names and ids to the left, figures to the right.
-            table.add_column(
-                column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
-            )
+            justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
+            table.add_column(column.lstrip(">"), justify=justify, overflow="fold")
         for row in rows:
             # Text, so that a name with [brackets] is not taken for markup.
             table.add_row(*(Text(_shown(value)) for value in row))
-        self.console().print(table)
+        return table
 
     def console(self) -> Console:
         """A console on today's stdout."""

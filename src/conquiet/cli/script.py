@@ -10,7 +10,7 @@ from conquiet.extras import needs_extra
 
 
 def main() -> None:
-    """Run the tool, or say what it needs."""
+    """Run the tool, or print what it needs."""
     try:
         with needs_extra("cli", "click", "rich", "typer", part="the command conquiet"):
             from conquiet.cli.main import app

@@ -74,7 +74,8 @@ class Envelope:
 
     def encode(self) -> bytes:
         """The entry's data; refuses what would not come back equal."""
-        if self._is_first():
+        copied = (self.max_retries, self.original_id, self.replayed_from, self.for_group, self.failure)
+        if self.attempt == 0 and copied == (None, None, None, None, None):
             return encode_payload(self.payload, self._before_payload(), "}")
         carried = {} if self.failure is None else {"failure": dict(self.failure)}
         return encode_payload(
@@ -95,10 +96,6 @@ class Envelope:
                 "payload": self.payload,
             }
         )
-
-    def _is_first(self) -> bool:
-        copied = (self.max_retries, self.original_id, self.replayed_from, self.for_group, self.failure)
-        return self.attempt == 0 and copied == (None, None, None, None, None)
 
     def _before_payload(self) -> str:
         # By hand for what is sent for the first time, in the same order as above: a dict of all the fields
@@ -163,7 +160,7 @@ class MqMessage:
 
     @property
     def source(self) -> QueueMessage:
-        """The same delivery as the plain queue sees it, made anew each time."""
+        """The same delivery as the plain queue sees it, built at each call."""
         return QueueMessage(self.stream, self.group, self.id, decode_payload(self.data), self.delivery_count)
 
     @property

@@ -11,7 +11,7 @@ _TEXT = re.compile(r"(\d{1,20})-(\d{1,20})(?:@(\d{1,9}))?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """One entry of one partition; pages of a merged look begin behind the last one's position."""
+    """One entry of one partition; pages over several partitions begin behind the last one's position."""
 
     ms: int
     sequence: int

@@ -18,7 +18,7 @@ def for_each_partition(topic: Topic, partitions: Iterable[int], call: Callable[[
     failure: QueueError | None = None
     silent: set[str] = set()
     for partition in partitions:
-        with topic.visible("look for the server"):
+        with topic.visible("find the server"):
             server = server_of(topic.client, topic.keys.stream(partition))
         try:
             if server not in silent:

@@ -176,7 +176,9 @@ class Topics:
         """
         found = self.open(topic.name)
         if found.layout != topic.layout:
-            raise TopicError(topic.name, "was deleted, or made of a plain stream, since it was opened")
+            raise TopicError(
+                topic.name, "was deleted, or created in place of a plain stream, since it was opened"
+            )
         return found
 
     def names(self) -> list[str]:
@@ -260,13 +262,13 @@ async def topic_streams_async(client: AsyncClient, name: str) -> list[str]:
 
 
 async def is_any_due_async(client: AsyncClient, keys: Sequence[str]) -> bool:
-    """Whether the time has come for something that waits in one of these sorted sets; changes nothing.
+    """Whether something in one of these sorted sets is due; changes nothing.
 
     Args:
         keys: `TopicKeys.waiting` and `TopicKeys.delayed` of what one consumes.
     """
     for key in keys:
-        with visible_errors("look", stream=key, group=None):
+        with visible_errors("read due times", stream=key, group=None):
             seconds, microseconds = await client.execute_command("TIME", **AS_BYTES)
             now_ms = int(seconds) * 1000 + int(microseconds) // 1000
             first = ("ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, 1)

@@ -122,7 +122,9 @@ def test_a_malformed_entry_is_kept_byte_by_byte_and_not_replayed(topic, letters,
     Hand(topic).give_up()
     (letter,) = letters.list().letters
 
-    with pytest.raises(TopicError, match=f"cannot replay its dead letter {letter.id}: it holds no message"):
+    with pytest.raises(
+        TopicError, match=f"cannot replay its dead letter {letter.id}: it contains no message"
+    ):
         letters.replay(letter.id)
 
     assert letter.raw_fields == ((b"\xfe", b"\xff"),)
@@ -138,7 +140,7 @@ def test_a_letter_is_replayed_once_however_often_it_is_asked_for(topic, give_up,
 
     assert first is not None
     assert second is None
-    assert letters.replay_many([letter.id]).gone == (letter.id,)
+    assert letters.replay_many([letter.id]).not_found == (letter.id,)
     assert topic.client.xlen(topic.keys.stream(0)) == 2
     assert letters.count() == 0
 

@@ -89,7 +89,7 @@ def test_an_id_that_several_partitions_have_must_say_which(spread):
         spread.client.xadd(spread.keys.dead_letters(partition), {"data": "{}"}, id="7-0")
     letters = DeadLetters(spread)
 
-    with pytest.raises(TopicError, match="say 7-0@2 or 7-0@5"):
+    with pytest.raises(TopicError, match="give 7-0@2 or 7-0@5"):
         letters.purge(["7-0"])
 
     assert letters.purge(["7-0@5"]) == 1

@@ -95,5 +95,5 @@ def test_a_replay_that_the_client_repeats_because_its_reply_was_lost_is_told_as_
 
     entries = client.xrange(topic.keys.stream(0))
     assert new_id == entries[3][0].decode()
-    assert (report.replayed, report.gone) == (1, (first,))
+    assert (report.replayed, report.not_found) == (1, (first,))
     assert (len(entries), letters.count()) == (5, 1)

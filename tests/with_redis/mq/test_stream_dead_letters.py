@@ -153,7 +153,7 @@ def test_a_letter_of_a_stream_is_replayed_once(give_up, letters, make_queue, eng
     first, second = letters.replay(letter.id), letters.replay(letter.id)
 
     assert (first, second) == (letter.original_id, None)
-    assert letters.replay_many([letter.id]).gone == (letter.id,)
+    assert letters.replay_many([letter.id]).not_found == (letter.id,)
     assert drained(make_queue(), Seen(), engine).handled == 1
 
 
@@ -230,7 +230,7 @@ def test_a_malformed_letter_is_shown_and_not_replayed(give_up, letters, make_que
     client.xadd(key_beside(stream, "dlq"), {"data": json.dumps(nameless)})
     malformed, unreadable, of_no_entry = letters.list().letters
 
-    with pytest.raises(TopicError, match="holds no message"):
+    with pytest.raises(TopicError, match="contains no message"):
         letters.replay(malformed.id)
 
     assert malformed.raw_fields == ((b"\xfe", b"\xff"),)
@@ -298,4 +298,4 @@ def test_a_replay_that_the_client_repeats_because_its_reply_was_lost_is_reported
 
     pending = [row["message_id"].decode() for row in client.xpending_range(stream, GROUP, "-", "+", 10)]
     assert (replayed_id, pending) == (first_id, [first_id, second_id])
-    assert (report.replayed, report.gone, letters.count()) == (1, (first,), 0)
+    assert (report.replayed, report.not_found, letters.count()) == (1, (first,), 0)

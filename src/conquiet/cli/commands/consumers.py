@@ -25,7 +25,7 @@ def list_consumers(context: CommandContext, name: Name, group: GroupOption = Non
             (each["name"], each["pending"], shown_age(each["idle_ms"]), "yes" if each["is_live"] else None)
             for each in consumers
         ]
-        context.output.table(("consumer", ">pending", ">idle", "alive"), rows)
+        context.output.print_table(("consumer", ">pending", ">idle", "alive"), rows)
 
     context.output.show({"topic": name, "group": wanted, "consumers": consumers}, print_table)
 

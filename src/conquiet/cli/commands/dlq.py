@@ -59,7 +59,7 @@ def list_letters(
             )
             for letter, document in zip(page.letters, documents, strict=True)
         ]
-        context.output.table(("id", "since (UTC)", "group", ">attempts", "key", "error"), rows)
+        context.output.print_table(("id", "since (UTC)", "group", ">attempts", "key", "error"), rows)
         more = f"; more: --after {page.after}" if page.after else ""
         context.output.line(f"{len(rows):,} of {total:,} dead letters{more}")
 
@@ -136,12 +136,10 @@ def replay_letters(
             yes=yes,
             dry_run=dry_run,
         )
-    context.output.show(
-        {"topic": name, **asdict(report)},
-        f"{'Would replay' if dry_run else 'Replayed'} {report.replayed:,}; {len(report.gone):,} not found, "
-        f"{len(report.refused):,} cannot be replayed.",
-    )
-    return ExitCode.FAILED if report.refused or (letter_ids and report.gone) else ExitCode.DONE
+    verb = "Would replay" if dry_run else "Replayed"
+    others = f"{len(report.not_found):,} not found, {len(report.refused):,} cannot be replayed"
+    context.output.show({"topic": name, **asdict(report)}, f"{verb} {report.replayed:,}; {others}.")
+    return ExitCode.FAILED if report.refused or (letter_ids and report.not_found) else ExitCode.DONE
 
 
 def purge_letters(

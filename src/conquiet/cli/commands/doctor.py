@@ -14,7 +14,7 @@ _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold re
 
 
 def doctor(context: CommandContext, names: Names = None) -> int:
-    """Look for what can lose messages or hold them up: the server, its clock, groups and consumers.
+    """Find what can lose or delay messages: the server, its clock, groups and consumers.
 
     The exit code is that of the worst finding: 0 for ok and notes, 8 for warnings, 1 for errors.
     """

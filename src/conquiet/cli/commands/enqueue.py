@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,13 +17,6 @@ from conquiet.cli.values import Name, duration_option
 
 if TYPE_CHECKING:
     from conquiet.payload import Payload
-
-
-def _parse_header(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not (name and separator):
-        raise typer.BadParameter(f"{text!r} is not a header; write name=value")
-    return name, value
 
 
 def enqueue(
@@ -62,24 +57,25 @@ def enqueue(
     with context.topic(name) as topic:
         is_stream = topic.layout == "bare_stream"
         if not is_stream:
-            headers = dict(map(_parse_header, header or ()))
-            keys = [key if key_field is None else _key_in(each, key_field) for each in payloads]
-            messages: list[dict[str, Any]] = [
-                {"payload": each, "key": own_key, "headers": headers, "partition": partition}
-                for each, own_key in zip(payloads, keys, strict=True)
+            if not all("=" in text[1:] for text in header or ()):
+                raise UsageError("A header is written as name=value.")
+            message = partial(
+                Message, headers=dict(text.split("=", 1) for text in header or ()), partition=partition
+            )
+            messages = [
+                message(
+                    payload=each,
+                    key=key if key_field is None else _key_in(each, key_field),
+                    # One id for each: a repeated call then goes on where the first one stopped.
+                    dedupe_id=dedupe_id and (dedupe_id if len(payloads) == 1 else f"{dedupe_id}:{number}"),
+                )
+                for number, each in enumerate(payloads)
             ]
             producer = Producer(topic.client)
-            if not delay and dedupe_id is None:
-                ids = producer.send_many(topic, [Message(**message) for message in messages])
+            if not delay:
+                ids = producer.send_many(topic, messages)
             else:
-                # One id for each: a repeated call then goes on where the first one stopped.
-                suffixes = [""] if len(messages) == 1 else [f":{number}" for number in range(len(messages))]
-                ids = [
-                    producer.send(
-                        topic, **message, delay_ms=delay or 0, dedupe_id=dedupe_id and dedupe_id + suffix
-                    )
-                    for message, suffix in zip(messages, suffixes, strict=True)
-                ]
+                ids = [producer.send(topic, **asdict(message), delay_ms=delay) for message in messages]
         elif any(option is not None for option in (key, key_field, header, partition, delay)):
             raise UsageError(
                 f"{name!r} is not a topic, and a plain stream has no keys, headers, partitions or delays. "

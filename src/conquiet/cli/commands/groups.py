@@ -36,7 +36,7 @@ def list_groups(context: CommandContext, name: Name) -> None:
             counts = (len(each["consumers"]), len(each["members"]))
             rows.append((each["group"], *figures, *counts, ", ".join(owned) or None))
         columns = ("group", ">lag", ">pending", ">oldest pending", ">consumers", ">alive", "owners")
-        context.output.table(columns, rows)
+        context.output.print_table(columns, rows)
 
     context.output.show({"topic": name, "groups": documents}, print_table)
 
@@ -51,7 +51,7 @@ def reset_group(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Let a group go on from another place; what is pending stays pending."""
+    """Let a group go on from another position; what is pending stays pending."""
     from conquiet.mq import MqAdmin
 
     position = to if to in ("start", "end") or re.fullmatch(r"\d+-\d+", to) else parse_time(to)

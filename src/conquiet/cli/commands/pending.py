@@ -42,7 +42,7 @@ def pending(
             (entry.id, entry.partition, entry.consumer, shown_age(entry.idle_ms), entry.deliveries)
             for entry in page.entries
         ]
-        context.output.table(("id", ">partition", "consumer", ">idle", ">deliveries"), rows)
+        context.output.print_table(("id", ">partition", "consumer", ">idle", ">deliveries"), rows)
         if page.cursor is not None:
             context.output.line(f"More: --cursor {page.cursor}")
         if not page.is_complete:

@@ -47,19 +47,18 @@ def stats(
         ]
 
     def print_table() -> None:
-        context.output.table(_COLUMNS, [row for each in documents for row in _rows(each, by_partition)])
+        rows: list[tuple[Any, ...]] = []
+        for topic in documents:
+            name, length, letters = topic["name"], topic["length"], topic["dead_letters"]
+            if not topic["groups"]:
+                rows.append((name, "no group", length, None, None, None, None, letters))
+            for group in topic["groups"]:
+                parts = group["partitions"] if by_partition else [{**group, "length": length}]
+                for part in parts:
+                    label = f"{name} p{part['partition']}" if by_partition else name
+                    ages = (part["oldest_undelivered_age_ms"], part["oldest_pending_age_ms"])
+                    figures = (part["length"], shown_lag(part["lag"]), part["pending"], *map(shown_age, ages))
+                    rows.append((label, group["group"], *figures, letters))
+        context.output.print_table(_COLUMNS, rows)
 
     context.output.show({"topics": documents}, print_table)
-
-
-def _rows(topic: dict[str, Any], by_partition: bool) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = []
-    for group in topic["groups"]:
-        parts = group["partitions"] if by_partition else [{**group, "length": topic["length"]}]
-        for part in parts:
-            label = f"{topic['name']} p{part['partition']}" if by_partition else topic["name"]
-            ages = (part["oldest_undelivered_age_ms"], part["oldest_pending_age_ms"])
-            figures = (part["length"], shown_lag(part["lag"]), part["pending"], *map(shown_age, ages))
-            rows.append((label, group["group"], *figures, topic["dead_letters"]))
-    empty = (topic["name"], "no group", topic["length"], None, None, None, None, topic["dead_letters"])
-    return rows or [empty]

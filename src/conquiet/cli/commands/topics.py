@@ -50,7 +50,7 @@ def list_topics(context: CommandContext) -> None:
             )
             for each in documents
         ]
-        context.output.table(("topic", ">partitions", ">length", "last id", "created (UTC)"), rows)
+        context.output.print_table(("topic", ">partitions", ">length", "last id", "created (UTC)"), rows)
 
     context.output.show({"topics": documents}, print_table)
 

@@ -16,11 +16,8 @@ from conquiet.cli.values import Names, shown_age, shown_lag
 
 if TYPE_CHECKING:
     from rich.live import Live
-    from rich.table import Table
 
     from conquiet.operations import Rates, Sample
-
-    _Row = tuple[Sample, Rates]
 
 _COLUMNS = (
     "lag",
@@ -61,36 +58,19 @@ def watch(
         while not stopping.is_stopping():
             taken = {(sample.topic, sample.group): sample for sample in take_samples(client, names or None)}
             rows = [(sample, rates_between(earlier.get(key), sample)) for key, sample in taken.items()]
+            cells = [(one.topic, one.group or "no group", *_figures(one, rates)) for one, rates in rows]
             if live is not None:
-                live.update(_table(rows), refresh=True)
+                columns = ("topic", "group", *(f">{column}" for column in _COLUMNS))
+                live.update(context.output.table(columns, cells), refresh=True)
             else:
-                for sample, rates in rows:
-                    context.output.show({**asdict(sample), **asdict(rates)}, _line(sample, rates))
+                for (sample, rates), (topic, group, *figures) in zip(rows, cells, strict=True):
+                    shown = ", ".join(map(" ".join, zip(_COLUMNS, figures, strict=True)))
+                    document = {**asdict(sample), **asdict(rates)}
+                    context.output.show(document, f"{topic}/{group}: {shown}")
             earlier, done = taken, done + 1
             if done == limit or stopping.wait(interval):
                 break
     return ExitCode.DONE
-
-
-def _table(rows: list[_Row]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("topic", "group"):
-        table.add_column(column)
-    for column in _COLUMNS:
-        table.add_column(column, justify="right")
-    for sample, rates in rows:
-        cells = (sample.topic, sample.group or "no group", *_figures(sample, rates))
-        table.add_row(*map(Text, cells))
-    return table
-
-
-def _line(sample: Sample, rates: Rates) -> str:
-    figures = zip(_COLUMNS, _figures(sample, rates), strict=True)
-    shown = ", ".join(f"{name} {figure}" for name, figure in figures)
-    return f"{sample.topic}/{sample.group or 'no group'}: {shown}"
 
 
 def _figures(sample: Sample, rates: Rates) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Dead letters: messages that will not be tried again by themselves, and their replay."""
+"""Dead letters: messages that are not tried again until they are replayed."""

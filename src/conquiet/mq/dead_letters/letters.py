@@ -1,4 +1,4 @@
-"""DeadLetters: look at the dead letters of a topic, replay them once, or purge them."""
+"""DeadLetters: list the dead letters of a topic or stream, replay them once, or purge them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from conquiet.mq.dead_letters.streams import DeadLetterStreams
 from conquiet.mq.positions import Position
 from conquiet.mq.topics import Topic, Topics, topic_of
 
-#: Letters that one `list` looks at before it hands over what it found.
-_MAX_LOOKED_AT = 10_000
+#: Letters that one `list` reads before it returns what it found.
+_MAX_READ = 10_000
 
 _T = TypeVar("_T")
 
@@ -62,10 +62,10 @@ class DeadLetters:
         begin = None if after is None else Position.parse(after)
         letters = self._opened().between(which.get("since_ms", 0), _end_of(which), after=begin)
         found = []
-        for looked_at, letter in enumerate(letters, start=1):
+        for number, letter in enumerate(letters, start=1):
             if _matches(letter, which):
                 found.append(letter)
-            if len(found) == limit or looked_at == _MAX_LOOKED_AT:
+            if len(found) == limit or number == _MAX_READ:
                 return DeadLetterPage(letters=tuple(found), after=letter.id)
         return DeadLetterPage(letters=tuple(found), after=None)
 
@@ -96,7 +96,7 @@ class DeadLetters:
             to_all_groups: add a copy that every group is given.
 
         Raises:
-            TopicError: the letter holds no message, or the plain stream's entry was trimmed.
+            TopicError: the letter contains no message, or the plain stream's entry was trimmed.
         """
         streams = self._opened()
         letter = streams.find(letter_id)
@@ -144,7 +144,7 @@ class DeadLetters:
         older_than_ms: int | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Delete letters for good, by id or by age, and tell how many; with `dry_run` only tell."""
+        """Delete letters for good, by id or by age, and return how many; with `dry_run` only count them."""
         streams = self._opened()
         if letter_ids is not None and older_than_ms is None:
             found = [streams.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]
@@ -160,7 +160,7 @@ class DeadLetters:
         return streams.delete_before(before_ms)
 
     def _opened(self) -> DeadLetterStreams:
-        # Each time: on a cluster a topic that grew has letters in places that were not there before.
+        # Each time: on a cluster a topic that grew has letters in streams that were not there before.
         topics = Topics(self.topic.client)
         self.topic = topics.open_again(self.topic)
         topics.check_exists(self.topic)
@@ -170,7 +170,7 @@ class DeadLetters:
 def _replay_each(
     replay: Replay, letters: Iterable[tuple[str, DeadLetterRecord | None]], limit: int | None = None
 ) -> ReplayReport:
-    replayed, gone, refused = 0, [], []
+    replayed, not_found, refused = 0, [], []
     for letter_id, letter in letters:
         try:
             entry_id = None if letter is None else replay.run(letter)
@@ -178,14 +178,14 @@ def _replay_each(
             refused.append(letter_id)
             continue
         if entry_id is None:
-            gone.append(letter_id)
+            not_found.append(letter_id)
             continue
         replayed += 1
         # Only what is replayed counts: refused letters stay, and would use up the limit of every call.
         if replayed == limit:
             break
     return ReplayReport(
-        replayed=replayed, gone=tuple(gone), refused=tuple(refused), is_dry_run=replay.is_dry_run
+        replayed=replayed, not_found=tuple(not_found), refused=tuple(refused), is_dry_run=replay.is_dry_run
     )
 
 

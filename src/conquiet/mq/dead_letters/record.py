@@ -68,7 +68,7 @@ class DeadLetterRecord:
         """The record of one entry of the dead letters.
 
         Args:
-            partition: the one whose dead letters these are, `None` if they are the whole topic's.
+            partition: the one that these dead letters are of, `None` if they are the whole topic's.
         """
         values: dict[str, Any] = {"dead_lettered_at_ms": int(letter_id.partition("-")[0])}
         try:
@@ -94,15 +94,15 @@ class DeadLetterRecord:
         """The envelope of the message that a replay adds.
 
         Raises:
-            TopicError: the letter holds no message, or does not say its partition and group.
+            TopicError: the letter contains no message, or lacks its partition and group.
         """
         if self.envelope is None:
             raise self.refusal(
-                f"it holds no message ({self.error_message}). "
+                f"it contains no message ({self.error_message}). "
                 "See its raw_fields, send what was meant, and purge the letter"
             )
         if self.partition is None or (self.group is None and not to_all_groups):
-            raise self.refusal("it does not say its partition and group")
+            raise self.refusal("it lacks its partition and group")
         return self.envelope.copied(
             attempt=0,
             failure=None,

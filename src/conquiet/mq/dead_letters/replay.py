@@ -22,8 +22,8 @@ class ReplayReport:
 
     replayed: int
     #: Letters that were not there: replayed or purged before.
-    gone: tuple[str, ...]
-    #: Letters that cannot be replayed; they stay where they are, and `DeadLetters.replay` says why.
+    not_found: tuple[str, ...]
+    #: Letters that cannot be replayed; they stay where they are, and `DeadLetters.replay` raises why.
     refused: tuple[str, ...]
     is_dry_run: bool = False
 
@@ -62,7 +62,7 @@ class Replay:
         return entry_id
 
     def _exchange(self, letter: DeadLetterRecord, envelope: Envelope) -> str | None:
-        letters, letter_id = self._streams.place_of(letter)
+        letters, letter_id = self._streams.address_of(letter)
         if not self._is_in_place:
             if self.is_dry_run:
                 return letter_id
@@ -79,7 +79,7 @@ class Replay:
             )
         group, entry_id = letter.group or "", letter.original_id or ""
         if not _ENTRY_ID.fullmatch(entry_id):
-            raise letter.refusal("it does not say which entry it is of")
+            raise letter.refusal("it does not name its entry")
         state = scripts.replay_in_place(
             self._topic,
             letter_id,

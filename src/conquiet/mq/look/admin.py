@@ -76,7 +76,7 @@ class MqAdmin:
     def reset_group(
         self, topic: Topic | str, group: str, to: str | int, *, dry_run: bool = True, count_limit: int = 1_000
     ) -> tuple[PartitionReset, ...]:
-        """Let the group go on from another place, and return what that means; what is pending stays pending.
+        """Let the group go on from another position, and return what that means; pending entries stay.
 
         Args:
             to: "start", "end", an entry id or a time in ms; the next message is the first at or after it.

@@ -69,9 +69,9 @@ def delete_group(topic: Topic, group: str, *, force: bool) -> None:
             waiting = sum(map(len, copies.values()))
             raise _unfinished(topic, group, f"{waiting} messages wait as copies for their retry")
     # All of them are checked before the first is deleted: a group that is kept is kept as it is.
-    modes: tuple[DeleteMode, ...] = ("force",) if force else ("look", "delete")
+    modes: tuple[DeleteMode, ...] = ("force",) if force else ("count", "delete")
     for mode in modes:
-        if mode != "look":
+        if mode != "count":
             # Before the group itself: a second call after a failure in between finds the group.
             for partition, names in copies.items():
                 forget(topic, partition, names)

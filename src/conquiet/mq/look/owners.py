@@ -43,7 +43,7 @@ def group_owners(topic: Topic, group: str) -> GroupOwners:
     for partition in topic.partitions:
         fields = ("owner", "epoch", "acquiredAtMs", "expiresAtMs")
         owner, *numbers = topic.call("HMGET", topic.keys.lease(group, partition), *fields, group=group)
-        # An expired lease is nobody's, even if its key is still there.
+        # An expired lease has no owner, even if its key is still there.
         if owner is None or int(numbers[2]) <= now_ms:
             owners.append(PartitionOwner(partition=partition))
         else:

@@ -72,7 +72,7 @@ class Trimmer:
         self._next_round = 0.0
 
     def trim(self, topic: Topic, partitions: Collection[int]) -> None:
-        """Trim if the policy says so and it is time; a failure is logged, and the next round tries again."""
+        """Trim if the policy's interval has passed; a failure is logged, and the next round tries again."""
         every_s = topic.policies.trim_every_s
         if every_s is None or not partitions or time.monotonic() < self._next_round:
             return

@@ -1,4 +1,4 @@
-"""What a topic holds, and how far its consumer groups are: per partition and in total, read-only."""
+"""What a topic contains, and how far its consumer groups are: per partition and in total, read-only."""
 
 from __future__ import annotations
 

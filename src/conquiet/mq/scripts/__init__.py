@@ -17,8 +17,8 @@ from conquiet.mq.keys import RegistryKeys, TopicKeys
 from conquiet.queue.connection import Client, forget_connections, visible_errors
 from conquiet.queue.lua import Argument, LuaScript
 
-#: "look" only counts, "delete" deletes unless something is pending, "force" deletes.
-DeleteMode = Literal["look", "delete", "force"]
+#: "count" deletes nothing, "delete" deletes unless something is pending, "force" deletes.
+DeleteMode = Literal["count", "delete", "force"]
 
 
 class ScriptTopic(Protocol):

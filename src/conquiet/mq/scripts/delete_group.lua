@@ -1,7 +1,7 @@
 -- Deletes a group from partitions, with its leases, retries and failures, unless that would lose messages.
 --
 -- KEYS for each partition: the stream, the lease, the waiting set, the failures
--- ARGV[1] the group   ARGV[2] 'look' to only look, 'delete' to delete it, 'force' even if something is pending
+-- ARGV[1] the group   ARGV[2] 'count' to change nothing, 'delete' to delete it, 'force' even if something is pending
 --
 -- Returns how many entries are pending in each partition; with 'delete' and any of them above 0, nothing is deleted.
 
@@ -11,7 +11,7 @@ for i = 1, #KEYS, 4 do
   pending[#pending + 1] = number
   is_finished = is_finished and number == 0
 end
-if ARGV[2] == 'look' or (ARGV[2] == 'delete' and not is_finished) then return pending end
+if ARGV[2] == 'count' or (ARGV[2] == 'delete' and not is_finished) then return pending end
 for i = 1, #KEYS, 4 do
   redis.call('XGROUP', 'DESTROY', KEYS[i], group)
   -- The epoch stays: a worker that slept through this must not meet its own number again.

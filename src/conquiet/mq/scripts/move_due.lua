@@ -1,4 +1,4 @@
--- Adds delayed items whose time has come to their partitions, all or nothing for each.
+-- Adds delayed items that are due to their partitions, all or nothing for each.
 --
 -- KEYS[1] the delayed set   KEYS[2] the delayed items   KEYS[3…] the streams of the partitions
 -- ARGV[1] now, ms, or ''   ARGV[2] how many   ARGV[3…] the numbers of the partitions, as KEYS[3…]
@@ -20,7 +20,7 @@ for _, item in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT',
     moved = moved + 1
   else
     stuck[#stuck + 1] = item
-    -- Due again in a minute: until then it is in nobody's way, however many there are of its kind.
+    -- Due again in a minute: until then it does not delay others, however many there are of its kind.
     redis.call('ZADD', KEYS[1], now + 60000, item)
   end
 end

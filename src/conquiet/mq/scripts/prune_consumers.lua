@@ -1,8 +1,8 @@
--- Deletes the consumers of a group that have nothing pending and are not alive; whoever is deleted by mistake comes
+-- Deletes the consumers of a group that have nothing pending and are not alive. One that is deleted by mistake comes
 -- back with its next read, and what is pending cannot be lost.
 --
 -- KEYS[1] the stream   KEYS[2] the lease
--- ARGV[1] the group   ARGV[2] '1' to only look   ARGV[3…] the live members
+-- ARGV[1] the group   ARGV[2] '1' to change nothing   ARGV[3…] the live members
 --
 -- Returns their names.
 

@@ -1,9 +1,9 @@
 -- Moves one dead letter back to a partition; a second call finds nothing to move.
 --
 -- KEYS[1] the dead letters   KEYS[2] the stream of the partition   KEYS[3] what each caller replayed last
--- ARGV[1] the dead letter's id   ARGV[2] the new entry's data   ARGV[3] the caller, who makes one call after the other
+-- ARGV[1] the dead letter's id   ARGV[2] the new entry's data   ARGV[3] the caller, which makes one call after the other
 --
--- Returns the new entry's id, or false if the dead letter is gone.
+-- Returns the new entry's id, or false if the dead letter is not there.
 
 local last = redis.call('HGET', KEYS[3], ARGV[3]) or ''
 if #redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1]) == 0 then

@@ -1,7 +1,7 @@
--- Moves a group to another place of its stream; its pending list stays. A group that has not begun is created there.
+-- Moves a group to another position in its stream; its pending list stays. A group that has not begun is created there.
 --
 -- KEYS[1] the stream
--- ARGV[1] the group   ARGV[2] the id after which it goes on, '$' for the stream's end   ARGV[3] '1' to only look
+-- ARGV[1] the group   ARGV[2] the id after which it goes on, '$' for the stream's end   ARGV[3] '1' to change nothing
 -- ARGV[4] count at most so many entries
 --
 -- Returns {last delivered id before, last delivered id after, entries given again, entries skipped}; -1 for more

@@ -8,7 +8,7 @@
 --
 -- Returns {the stream, removed, 1 if there may be more to remove, groups that the stream lacks}.
 
--- By text: a number of Lua holds 53 of an id's 64 bits.
+-- By text: a number of Lua has 53 of an id's 64 bits.
 local function is_less(a, b)
   if #a ~= #b then return #a < #b end
   return a < b
@@ -43,7 +43,7 @@ if ARGV[2] ~= '' then
   local oldest_kept = string.format('%.0f-0', math.max(0, now_ms(ARGV[3]) - tonumber(ARGV[2])))
   if is_before(oldest_kept, low) then low = oldest_kept end
 end
--- Nothing lies before it, and XRANGE refuses to look.
+-- Nothing is before it, and XRANGE refuses such an interval.
 if low == '0-0' then return {KEYS[1], 0, 0, missing} end
 
 local limit = tonumber(ARGV[4])

@@ -102,7 +102,7 @@ class Producer:
             key: messages with the same key go to the same partition and keep their order there.
             delay_ms: added to its partition after this time, by any consumer of the topic.
             dedupe_id: within the window a second message with this id is not added; the first one's id is
-                returned. It holds within a partition, so give the same key; after the topic grew, a key may
+                returned. It is known in its partition, so give the same key; after the topic grew, a key may
                 be in another partition, which on a cluster does not know the id.
             max_retries: tried again at most so often, whatever the consumers' policy says.
         """
