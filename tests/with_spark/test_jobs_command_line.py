@@ -115,13 +115,13 @@ def test_a_location_needs_its_url(run, topic, location):
     assert f"CONQUIET_{location.upper()}_URL" in ended.report["error"]
 
 
-def test_nobody_says_where_redis_is(run, monkeypatch):
+def test_the_url_of_redis_is_needed(run, monkeypatch):
     monkeypatch.delenv("CONQUIET_REDIS_URL")
 
     ended = run("publish", **GOOD)
 
     assert ended.code == ExitCode.ARGUMENTS
-    assert "nobody says where Redis is" in ended.report["error"]
+    assert "the URL of Redis is missing" in ended.report["error"]
 
 
 def test_a_file_of_secrets_wins_over_the_environment_and_is_found_where_spark_ships_it(tmp_path, monkeypatch):

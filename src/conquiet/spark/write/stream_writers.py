@@ -14,13 +14,7 @@ from redis.exceptions import ResponseError
 
 from conquiet.queue.connection import queue_error
 from conquiet.spark.errors import RowsDifferError
-from conquiet.spark.scripts import (
-    AddedRows,
-    Hashes,
-    TaskKey,
-    add_rows_by_id,
-    add_rows_of_task,
-)
+from conquiet.spark.scripts import AddedRows, Hashes, TaskKey, add_rows_by_id, add_rows_of_task
 from conquiet.spark.wire.connection import ServerConnection
 from conquiet.spark.wire.texts import bounds_of
 from conquiet.spark.write.targets import StreamRows
