@@ -133,7 +133,7 @@ class PlainWriter:
     def __init__(self, connection: ServerConnection, stream: str) -> None:
         self._connection = connection
         self._stream = stream
-        # The command for an empty row, up to the length of the row: so only this much is packed row by row.
+        # redis-py packs the command of an empty row; Arrow joins each row and its length to the start of it.
         empty = connection.pack("XADD", stream, "*", "data", "")
         self._command_start = empty.decode().removesuffix("0\r\n\r\n")
 
