@@ -25,7 +25,7 @@ def plain_loop(work: SparkWork) -> None:
 
 
 def bare_loop(work: SparkWork) -> None:
-    """As `plain_loop`, and leaves the entries as redis-py hands them over."""
+    """As `plain_loop`, and leaves the entries as redis-py returns them."""
     start, seen = "-", 0
     while entries := work.client.xrange(work.stream, start, "+", count=_PAGE):
         seen += len(entries)

@@ -33,7 +33,7 @@ class SparkWork:
 
 
 @contextmanager
-def empty_places(bench: Bench, rows: int) -> Iterator[SparkWork]:
+def empty_targets(bench: Bench, rows: int) -> Iterator[SparkWork]:
     """A stream and a topic to write to; at the end one of them must have all the rows."""
     orders(rows)
     name = f"bench-{secrets.token_hex(4)}"

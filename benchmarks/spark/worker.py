@@ -29,7 +29,7 @@ def read(url: str, stream: str, batches: int | None = None) -> None:
 
 
 def write(url: str, stream: str, batches: int = 100) -> None:
-    """Write batches as Spark hands them over."""
+    """Write batches as Spark passes them."""
     target = f"{stream}-copy"
     options = WriteOptions.of({"url": url, "stream": target})
     with (

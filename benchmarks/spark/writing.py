@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.measurement import Comparison, Measurement
 from benchmarks.spark.session import ROWS
-from benchmarks.spark.work import SparkWork, empty_places, save
+from benchmarks.spark.work import SparkWork, empty_targets, save
 
 _PIPELINE = 1_000
 
@@ -89,7 +89,7 @@ def _producer_to(url: str, topic: str) -> Callable[[Iterable[Any]], None]:
 MEASUREMENTS: list[Measurement] = [
     Comparison(
         name="write / foreachPartition with pipelines of 1,000",
-        prepare=empty_places,
+        prepare=empty_targets,
         raw=rows_in_pipelines,
         ours=write_to_stream,
         messages=ROWS,
@@ -98,7 +98,7 @@ MEASUREMENTS: list[Measurement] = [
     ),
     Comparison(
         name="write / raw pipelined XADD of one process",
-        prepare=empty_places,
+        prepare=empty_targets,
         raw=raw_commands,
         ours=write_to_stream,
         messages=ROWS,
@@ -106,7 +106,7 @@ MEASUREMENTS: list[Measurement] = [
     ),
     Comparison(
         name="write without dedupe / foreachPartition with pipelines of 1,000",
-        prepare=empty_places,
+        prepare=empty_targets,
         raw=rows_in_pipelines,
         ours=write_without_dedupe,
         messages=ROWS // 2,
@@ -114,7 +114,7 @@ MEASUREMENTS: list[Measurement] = [
     ),
     Comparison(
         name="write to a topic / foreachPartition with Producer.send_many",
-        prepare=empty_places,
+        prepare=empty_targets,
         raw=messages_in_pipelines,
         ours=write_to_topic,
         messages=ROWS // 4,

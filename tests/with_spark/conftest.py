@@ -52,7 +52,7 @@ def spark(tmp_path_factory) -> Iterator[Any]:
 
 @pytest.fixture
 def valkey(valkey_url: str) -> Iterator[redis.Redis]:
-    """A plain redis-py client, to look at the server from outside."""
+    """A plain redis-py client, to see the server from outside."""
     with redis.Redis.from_url(valkey_url) as opened:
         yield opened
 

@@ -17,8 +17,8 @@ class JobRun:
 
     code: int
     report: dict[str, Any]
-    #: What it wrote to stderr: its progress, its error.
-    told: str
+    #: Its progress, its error.
+    stderr: str
 
 
 def run_here(capsys: Any, job: str, **options: Any) -> JobRun:

@@ -42,7 +42,7 @@ def spark_cluster(folder: Path, environment: dict[str, str], workers: int = 2) -
 
 
 def _alive_workers(web_port: int) -> int | None:
-    """As the master tells; `None` while it does not answer."""
+    """As the master reports; `None` while it does not answer."""
     try:
         with urlopen(f"http://127.0.0.1:{web_port}/json/", timeout=60) as reply:
             return int(json.load(reply)["aliveworkers"])

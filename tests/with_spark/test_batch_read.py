@@ -186,7 +186,7 @@ def test_a_malformed_entry_fails_the_read_by_name(read, valkey, stream):
     "fields",
     [{"other": "1"}, {"data": "{}", "more": "1"}, {"data": "[1]"}, {"data": b"\xff{}"}, {"data": ""}],
 )
-def test_a_malformed_entry_that_is_kept_leaves_its_neighbours_alone(valkey, valkey_url, stream, fields):
+def test_a_malformed_entry_that_is_kept_does_not_disturb_other_entries(valkey, valkey_url, stream, fields):
     add_orders(valkey, stream, range(3))
     entry_id = valkey.xadd(stream, fields).decode()
     add_orders(valkey, stream, range(3, 6))

@@ -119,13 +119,13 @@ def test_a_row_that_the_inbox_refuses_but_does_not_have_is_an_error(
 
 
 def yield_numbers(rows, session):
-    """Does nothing until somebody iterates over what it returns."""
+    """Does nothing until its result is iterated over."""
     insert_numbers(rows, session)
     yield
 
 
 async def await_numbers(rows, session):
-    """Does nothing until somebody awaits it."""
+    """Does nothing until it is awaited."""
     insert_numbers(rows, session)
 
 
@@ -157,7 +157,7 @@ def test_a_handler_that_would_not_run_is_refused(spark, valkey, stream, numbers_
     ("handler", "message"),
     [(return_unfinished, "which has not run yet"), (ask_for_retry, "the shop is closed")],
 )
-def test_an_answer_that_is_no_end_fails_the_partition(
+def test_an_answer_that_is_not_final_fails_the_partition(
     spark, valkey, stream, numbers_table, read, handler, message
 ):
     add_orders(valkey, stream, range(10))

@@ -10,7 +10,7 @@ from conquiet.mq import Envelope
 from conquiet.payload import encode_payload
 from conquiet.spark.columns import HEADERS
 from conquiet.spark.wire import envelope_decoder
-from conquiet.spark.wire.envelope_decoder import unwrap
+from conquiet.spark.wire.envelope_decoder import decode_envelopes
 from conquiet.spark.wire.envelope_encoder import EnvelopeEncoder, json_headers, json_keys, new_ids
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
@@ -55,7 +55,7 @@ def test_a_wrapped_column_is_what_the_producer_would_send(messages):
 def test_an_unwrapped_column_has_key_headers_and_payload(messages, for_group):
     envelopes = envelopes_of(messages, for_group=for_group)
 
-    inside = unwrap(pa.array([envelope.encode().decode() for envelope in envelopes], pa.string()))
+    inside = decode_envelopes(pa.array([envelope.encode().decode() for envelope in envelopes], pa.string()))
 
     assert inside.key.to_pylist() == [envelope.key for envelope in envelopes]
     assert [dict(pairs) for pairs in inside.headers.to_pylist()] == [
@@ -71,7 +71,10 @@ def test_messages_without_headers_are_opened_in_the_quickest_way():
     )
     column = pa.array([envelope.encode().decode() for envelope in envelopes], pa.string())
 
-    quick, thorough = envelope_decoder._places_without_headers(column), envelope_decoder._places(column)
+    quick, thorough = (
+        envelope_decoder.bounds_without_headers(column),
+        envelope_decoder.bounds_with_headers(column),
+    )
 
     assert quick is not None
     assert thorough is not None
@@ -80,7 +83,7 @@ def test_messages_without_headers_are_opened_in_the_quickest_way():
 
 
 def test_a_payload_without_an_envelope_is_a_message_without_a_key():
-    inside = unwrap(
+    inside = decode_envelopes(
         pa.array(['{"number":1}', Envelope(topic="t", partition=0, payload={}).encode().decode()])
     )
 
@@ -89,7 +92,9 @@ def test_a_payload_without_an_envelope_is_a_message_without_a_key():
 
 
 def test_a_broken_envelope_is_a_problem_of_its_own_row():
-    inside = unwrap(pa.array(['{"number":1}', '{"number":', '{"schemaVersion":1,"key":5,"payload":{}}']))
+    inside = decode_envelopes(
+        pa.array(['{"number":1}', '{"number":', '{"schemaVersion":1,"key":5,"payload":{}}'])
+    )
 
     assert inside.data.to_pylist() == ['{"number":1}', None, None]
     assert "not JSON" in inside.problems[1]

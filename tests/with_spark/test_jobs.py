@@ -185,7 +185,7 @@ def test_rows_without_a_value_in_the_dedupe_column_fail_the_job(run, topic):
     ended = run("publish", query=query, to_topic=topic.name, dedupe_columns="order_id")
 
     assert ended.code == ExitCode.DATA
-    assert "a row has no value in the dedupe column order_id" in ended.told
+    assert "a row has no value in the dedupe column order_id" in ended.stderr
 
 
 def test_messages_of_a_topic_become_totals(run, topic, valkey):
@@ -266,7 +266,7 @@ def test_rows_without_a_value_are_counted(run, topic, valkey):
     assert (ended.report["rows"], ended.report["rows_with_null"]) == (2, 1)
 
 
-def test_nothing_to_read_is_no_error(run, topic):
+def test_nothing_to_read_is_not_an_error(run, topic):
     ended = run("publish", query="SELECT id FROM range(10)", where="id > 10", to_topic=topic.name)
 
     assert (ended.code, ended.report["rows"], ended.report["messages"]) == (0, 0, 0)
@@ -285,7 +285,7 @@ def test_nothing_to_read_is_no_error(run, topic):
         ({"files": "/nowhere/at.parquet"}, "PATH_NOT_FOUND"),
     ],
 )
-def test_rows_that_cannot_be_read_or_encoded_are_told(run, topic, options, sentence):
+def test_rows_that_cannot_be_read_or_encoded_are_reported(run, topic, options, sentence):
     ended = run("publish", to_topic=topic.name, **options)
 
     assert ended.code == ExitCode.DATA
@@ -303,14 +303,14 @@ def test_rows_that_cannot_be_read_or_encoded_are_told(run, topic, options, sente
         ({"table": "orders", "partition_column": "nothing", "tasks": 2}, "has no column 'nothing'"),
     ],
 )
-def test_tables_that_a_database_does_not_have_are_told(run, orders_database, topic, options, sentence):
+def test_tables_that_a_database_does_not_have_are_reported(run, orders_database, topic, options, sentence):
     ended = run("publish", **IN_DATABASE, to_topic=topic.name, **options)
 
     assert ended.code == ExitCode.DATA
     assert sentence in ended.report["error"]
 
 
-def test_values_that_are_not_what_the_first_rows_were_are_told(run, tmp_path, topic, monkeypatch):
+def test_values_that_are_not_what_the_first_rows_were_are_reported(run, tmp_path, topic, monkeypatch):
     url = f"sqlite:///{tmp_path}/loose.db"
     with create_engine(url).begin() as connection:
         connection.execute(text("CREATE TABLE loose (n)"))
@@ -323,7 +323,7 @@ def test_values_that_are_not_what_the_first_rows_were_are_told(run, tmp_path, to
     assert "column 'n' was taken for int64, and some value is not" in ended.report["error"]
 
 
-def test_a_server_that_goes_away_in_the_middle_is_told(run, monkeypatch):
+def test_a_server_that_stops_in_the_middle_is_reported(run, monkeypatch):
     # The rows of one task are there at once, those of the other are long in coming.
     nap = "reflect('java.lang.Thread', 'sleep', bigint(if(id < 2000, 0, 5)))"
     slow = f"SELECT id, {nap} AS slow FROM range(0, 4000, 1, 2)"
@@ -349,7 +349,7 @@ def test_progress_is_lines_in_a_log(run, topic):
 
     ended = run("publish", query=slow, to_topic=topic.name, progress_every_s=0.1)
 
-    lines = ended.told.splitlines()
+    lines = ended.stderr.splitlines()
     assert lines[0] == "publish: begun"
     assert lines[-1].startswith("publish: done after")
     assert any("of 8 tasks" in line for line in lines)

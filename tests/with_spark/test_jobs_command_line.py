@@ -1,4 +1,4 @@
-"""What is wrong with a job's arguments, secrets or servers is told before Spark is started."""
+"""What is wrong with a job's arguments, secrets or servers is reported before Spark is started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOW = {"by": "customer", "window": "1 hour"}
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch):
-    """Whoever asks for a session has not looked first."""
+    """A job that asks for a session has not checked its servers first."""
 
     def refuse(*_):
         raise AssertionError("Spark was started")
@@ -60,7 +60,7 @@ def test_arguments_that_do_not_fit_together_are_refused(run, job, options, sente
 
     assert ended.code == ExitCode.ARGUMENTS
     assert sentence in ended.report["error"]
-    assert sentence in ended.told
+    assert sentence in ended.stderr
     with pytest.raises(JobError, match=sentence[:20]):
         check_arguments(job, arguments_of(options))
 
@@ -80,14 +80,14 @@ def test_a_job_that_is_not_there_is_refused_with_those_that_are():
         application_of("nothing")
 
 
-def test_a_missing_topic_is_told(run):
-    ended = run("publish", table="orders", to_topic="nobody-made-it")
+def test_a_missing_topic_is_reported(run):
+    ended = run("publish", table="orders", to_topic="never-created")
 
     assert ended.code == ExitCode.TOPIC
-    assert "topic 'nobody-made-it' is not there" in ended.report["error"]
+    assert "topic 'never-created' is not there" in ended.report["error"]
 
 
-def test_a_server_that_is_away_is_told(run, monkeypatch, free_url):
+def test_an_unavailable_server_is_reported(run, monkeypatch, free_url):
     monkeypatch.setenv("CONQUIET_REDIS_URL", free_url)
 
     ended = run("publish", **GOOD)
@@ -96,7 +96,7 @@ def test_a_server_that_is_away_is_told(run, monkeypatch, free_url):
     assert "Redis does not answer" in ended.report["error"]
 
 
-def test_a_database_that_is_away_is_told_without_its_password(run, monkeypatch, topic, free_url):
+def test_an_unavailable_database_is_reported_without_its_password(run, monkeypatch, topic, free_url):
     port = free_url.split(":")[2].split("/")[0]
     monkeypatch.setenv("CONQUIET_DATABASE_URL", f"postgresql+psycopg://u:hush%21@127.0.0.1:{port}/x")
 
@@ -104,7 +104,7 @@ def test_a_database_that_is_away_is_told_without_its_password(run, monkeypatch, 
 
     assert ended.code == ExitCode.DATABASE
     assert "the database does not answer" in ended.report["error"]
-    assert "hush" not in ended.told + json.dumps(ended.report)
+    assert "hush" not in ended.stderr + json.dumps(ended.report)
 
 
 @pytest.mark.parametrize("location", ["database", "jdbc"])
@@ -115,13 +115,13 @@ def test_a_location_needs_its_url(run, topic, location):
     assert f"CONQUIET_{location.upper()}_URL" in ended.report["error"]
 
 
-def test_nobody_says_where_redis_is(run, monkeypatch):
+def test_the_url_of_redis_is_needed(run, monkeypatch):
     monkeypatch.delenv("CONQUIET_REDIS_URL")
 
     ended = run("publish", **GOOD)
 
     assert ended.code == ExitCode.ARGUMENTS
-    assert "nobody says where Redis is" in ended.report["error"]
+    assert "the URL of Redis is missing" in ended.report["error"]
 
 
 def test_a_file_of_secrets_wins_over_the_environment_and_is_found_where_spark_ships_it(tmp_path, monkeypatch):
@@ -158,8 +158,8 @@ def test_passwords_are_hidden_as_they_are_written_and_as_they_are_meant():
 
 
 def test_a_report_goes_to_a_file_and_to_a_stream(run, tmp_path, valkey, stream):
-    run("publish", table="orders", to_topic="nobody-made-it", report=f"{tmp_path}/report.json")
-    ended = run("publish", table="orders", to_topic="nobody-made-it", report=f"stream:{stream}")
+    run("publish", table="orders", to_topic="never-created", report=f"{tmp_path}/report.json")
+    ended = run("publish", table="orders", to_topic="never-created", report=f"stream:{stream}")
 
     assert json.loads((tmp_path / "report.json").read_text())["exit_code"] == ExitCode.TOPIC
     [(_, fields)] = valkey.xrange(stream)
@@ -167,11 +167,11 @@ def test_a_report_goes_to_a_file_and_to_a_stream(run, tmp_path, valkey, stream):
     assert valkey.pttl(stream) > 0
 
 
-def test_a_report_that_cannot_be_written_is_no_success(run, tmp_path):
-    ended = run("publish", table="orders", to_topic="nobody-made-it", report=f"{tmp_path}/not/there.json")
+def test_a_report_that_cannot_be_written_is_not_a_success(run, tmp_path):
+    ended = run("publish", table="orders", to_topic="never-created", report=f"{tmp_path}/not/there.json")
 
     assert ended.report["exit_code"] == ExitCode.TOPIC
-    assert "cannot be written to" in ended.told
+    assert "cannot be written to" in ended.stderr
 
 
 def test_help_names_the_exit_codes_and_needs_no_spark():

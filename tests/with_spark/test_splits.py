@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conquiet.spark.entry_ids import EntryId, IdRange
-from conquiet.spark.read.sampling import cut
+from conquiet.spark.read.cuts import cut
 
 _DAY = 1_700_000_000_000
 _RANDOM = random.Random(7)

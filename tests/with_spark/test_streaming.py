@@ -310,7 +310,7 @@ def test_single_entries_deleted_from_bounded_batches_are_no_gap_later(valkey, va
     assert numbers_between(reader, second, third) == list(range(82, 100))
 
 
-def test_a_start_that_is_still_to_come_is_no_loss(valkey, valkey_url, stream):
+def test_a_start_that_is_still_to_come_is_not_a_loss(valkey, valkey_url, stream):
     add_orders(valkey, stream, range(10))
     reader = reader_of(valkey_url, stream, start="2100-01-01T00:00:00Z")
     start = reader.initialOffset()

@@ -1,4 +1,4 @@
-"""Attempts of one task: each row is added once, whoever sends it, how often, and in whatever order."""
+"""Attempts of one task: each row is added once, however often and in whatever order it is sent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attempt_of(write_id: str | None = None, batch: int = 0, task: int = 0) -> At
 
 
 def send(url, rows, attempt, *, dies_after=None, size=100, **place) -> None:
-    """One attempt: batches of `size` rows; dies before it has sent all of them if it is told to."""
+    """One attempt: batches of `size` rows; dies before it has sent all of them with `dies_after`."""
     options = WriteOptions.of({"url": url, **place})
     with task_writer(options, attempt) as writer:
         for first in range(0, len(rows), size):
@@ -198,7 +198,7 @@ def test_what_a_query_keeps_for_replays_does_not_grow_with_its_batches(valkey, v
     assert 0 < valkey.pttl(key) <= 24 * 3_600_000
 
 
-def test_a_server_that_forgot_the_script_is_told_again(valkey, valkey_url, stream):
+def test_a_server_that_forgot_the_script_gets_it_again(valkey, valkey_url, stream):
     options = WriteOptions.of({"url": valkey_url, "stream": stream})
     with task_writer(options, attempt_of()) as writer:
         for numbers in (range(10), range(10, 20)):
@@ -266,7 +266,7 @@ def test_a_given_partition_wins_over_the_key(valkey, valkey_url, topic):
 
 
 @pytest.mark.parametrize("data", [None, "", "[1]", "text", '"{}"'])
-def test_what_is_no_json_object_is_not_written(valkey, valkey_url, stream, data):
+def test_what_is_not_a_json_object_is_not_written(valkey, valkey_url, stream, data):
     with pytest.raises(ValueError, match="data must be a JSON object"):
         send(valkey_url, [{"data": "{}"}, {"data": data}], attempt_of(), stream=stream)
 
@@ -325,7 +325,7 @@ def test_an_error_of_the_server_names_the_stream(valkey, valkey_url, stream):
             send(valkey_url, rows_of([1]), attempt_of(), stream=stream, dedupe=dedupe)
 
 
-def test_a_server_that_is_away_is_a_visible_error(free_url, stream):
+def test_an_unavailable_server_is_a_visible_error(free_url, stream):
     with pytest.raises(QueueError, match="refused"):
         send(free_url, rows_of([1]), attempt_of(), stream=stream)
 

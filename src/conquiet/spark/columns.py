@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    IntegerType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import IntegerType, MapType, StringType, StructField, StructType, TimestampType
 
 SCHEMA = StructType(
     [
@@ -32,10 +25,10 @@ PROBLEM_HEADER, FIELDS_HEADER = "conquiet-malformed", "conquiet-fields"
 
 
 def check_columns(schema: StructType) -> None:
-    """Refuse a schema that is no choice of our columns.
+    """Refuse a schema with other columns than ours.
 
-    Spark's Python data sources are not told which columns a query uses: a schema given to the reader is
-    the way to leave some out.
+    Spark does not pass a query's columns to Python data sources: a schema given to the reader is the way
+    to leave some out.
     """
     known = {field.name: field.dataType for field in SCHEMA.fields}
     for field in schema.fields:

@@ -50,15 +50,24 @@ def drain_batch(
         def handle_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa
 
-            task = current_task()
+            call = load_handler(handler) if isinstance(handler, str) else handler
+            check_handler(call)
+            task, engine = current_task(), _engine(database_url)
             query = task.getLocalProperty(QUERY_ID)
             stream = f"spark:{name}:{batch_id}" if query is None else f"spark:{query}:{name}:{batch_id}"
             partition = PartitionMessage(stream, f"{task.partitionId()}/{parts}", batches)
-            engine = _engine(database_url)
+            inbox = Inbox(table=inbox_table)
+            handling = MessageHandling(lambda msg, session: call(msg.payload, session), engine, inbox)
             try:
-                _handle(partition, handler, engine, Inbox(table=inbox_table))
+                outcome = handling.handle(partition)
             finally:
+                handling.release()
                 engine.dispose()
+            if isinstance(outcome, Retry | DeadLetter):
+                raise ConquietError(
+                    f"the handler answered {outcome!r} for partition {partition.id} of {stream}: a batch is "
+                    "handled as a whole; raise an error to have Spark run it again"
+                )
             yield pa.record_batch([pa.array([partition.read], pa.int64())], names=["rows"])
 
         # An action that returns a number for each partition, and moves the rows as Arrow batches.
@@ -90,21 +99,6 @@ class PartitionMessage:
         for batch in self.batches:
             self.read += batch.num_rows
             yield from batch.to_pylist()
-
-
-def _handle(partition: PartitionMessage, handler: BatchHandler | str, engine: Engine, inbox: Inbox) -> None:
-    call = load_handler(handler) if isinstance(handler, str) else handler
-    check_handler(call)
-    handling = MessageHandling(lambda message, session: call(message.payload, session), engine, inbox)
-    try:
-        outcome = handling.handle(partition)
-    finally:
-        handling.release()
-    if isinstance(outcome, Retry | DeadLetter):
-        raise ConquietError(
-            f"the handler answered {outcome!r} for partition {partition.id} of {partition.stream}: a batch "
-            "is handled as a whole; raise an error to have Spark run it again"
-        )
 
 
 def _engine(database_url: str) -> Engine:

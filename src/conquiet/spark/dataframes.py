@@ -11,7 +11,7 @@ from conquiet.spark.json_columns import columns_of, json_of
 from conquiet.tracing import Where, active_traces
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 
@@ -34,18 +34,20 @@ def publish(
         headers: texts, or columns of text.
         options: more options of the data source, such as `dedupeId`.
     """
-    place = {name: value for name, value in (("topic", topic), ("stream", stream)) if value is not None}
+    address = {name: value for name, value in (("topic", topic), ("stream", stream)) if value is not None}
     messages = as_messages(df, key=key, columns=columns, headers=headers)
-    _make_active(df.sparkSession)
-    writer = messages.write.format("redis-stream").mode("append").options(url=url, **place)
+    # Spark finds a Python data source through the session that is active in the calling thread, and a thread
+    # has none until some call makes it so; this is the cheapest one that does.
+    df.sparkSession.createDataFrame([], "number int")
+    writer = messages.write.format("redis-stream").mode("append").options(url=url, **address)
     traces = active_traces()
     if traces is None:
         writer.options(**dict(options or {})).save()
         return
     with traces.sending(Where(destination=topic or stream or "")) as sending:
         # The data source runs in processes of its own, which know of this span by its options alone.
-        carried = {} if topic is None else sending.headers[0]
-        writer.options(**{**carried, **dict(options or {})}).save()
+        context = {} if topic is None else sending.headers[0]
+        writer.options(**{**context, **dict(options or {})}).save()
 
 
 def as_messages(
@@ -56,10 +58,12 @@ def as_messages(
     headers: Mapping[str, str | Column] | None = None,
 ) -> DataFrame:
     """The DataFrame that `redis-stream` writes: `key`, `headers` and `data`; also for streaming queries."""
-    data = json_of(list(columns or df.columns), df.schema)
-    selected = [data.alias("data")]
+    selected = [json_of(list(columns or df.columns), df.schema).alias("data")]
     if headers:
-        pairs = [part for name, value in headers.items() for part in (F.lit(name), _text(value))]
+        values = [
+            F.lit(value) if isinstance(value, str) else value.cast("string") for value in headers.values()
+        ]
+        pairs = [part for name, value in zip(headers, values, strict=True) for part in (F.lit(name), value)]
         selected.insert(0, F.create_map(*pairs).alias("headers"))
     if key is not None:
         selected.insert(0, (F.col(key) if isinstance(key, str) else key).cast("string").alias("key"))
@@ -69,13 +73,3 @@ def as_messages(
 def unpack(df: DataFrame, schema: StructType | str) -> DataFrame:
     """The payloads of what was read as columns of their own; what does not fit the schema is null."""
     return df.select(columns_of(F.col("data"), schema).alias("payload")).select("payload.*")
-
-
-def _make_active(session: SparkSession) -> None:
-    # Spark finds a Python data source through the session that is active in the calling thread, and a thread
-    # has none until some call makes it so; this is the cheapest one that does.
-    session.createDataFrame([], "number int")
-
-
-def _text(value: str | Column) -> Column:
-    return F.lit(value) if isinstance(value, str) else value.cast("string")

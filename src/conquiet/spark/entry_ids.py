@@ -1,4 +1,4 @@
-"""Entry ids as numbers: their order, their neighbours, and ranges of them."""
+"""Entry ids as numbers: their order, the next and the previous one, and ranges of them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class EntryId:
         return f"{self.ms}-{self.sequence}"
 
 
-#: What a stream says of its last id before it has one.
-NONE_YET = EntryId(0, 0)
+#: The last id of a stream that has had no entries yet.
+ZERO = EntryId(0, 0)
 
 #: Below and above every entry that Redis can hold.
 LOWEST = EntryId(0, 1)

@@ -17,7 +17,7 @@ class Loss(Enum):
 
 
 class DataLossError(QueueError):
-    """Entries that were to be read are gone; `after` and `before` are the ids on both sides of the gap."""
+    """Entries were removed before they were read; `after` and `before` are the ids around the gap."""
 
     def __init__(
         self, *, stream: str, after: str, before: str, at_most: int | None = None, how: Loss = Loss.REMOVED
@@ -39,7 +39,7 @@ class DataLossError(QueueError):
 
 
 class MalformedRowsError(QueueError):
-    """A read met entries that are no messages; nothing was changed in the stream."""
+    """Some entries of a read are malformed; nothing was changed in the stream."""
 
     def __init__(self, *, stream: str, entries: Sequence[MalformedEntry]) -> None:
         self.entries = tuple(entries)

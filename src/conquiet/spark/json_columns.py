@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, types
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
-from pyspark.sql.types import (
-    ArrayType,
-    AtomicType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 
@@ -36,25 +19,30 @@ JSON_OPTIONS = {
     "timeZone": "UTC",
 }
 
-_PLAIN: tuple[type[AtomicType], ...] = (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
+_PLAIN: tuple[type[types.AtomicType], ...] = (
+    types.BinaryType,
+    types.BooleanType,
+    types.ByteType,
+    types.DateType,
+    types.DecimalType,
+    types.DoubleType,
+    types.FloatType,
+    types.IntegerType,
+    types.LongType,
+    types.ShortType,
+    types.StringType,
+    types.TimestampNTZType,
+    types.TimestampType,
 )
 
 
-def json_of(columns: list[str], schema: StructType) -> Column:
-    """The columns as one JSON object; a NaN or an infinity, for which JSON has no word, fails the query.
+def column_named(name: str) -> Column:
+    """The column of exactly this name: a dot in it is a dot, not a field."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def json_of(columns: list[str], schema: types.StructType) -> Column:
+    """The columns as one JSON object; a NaN or an infinity, which JSON cannot express, fails the query.
 
     Raises:
         TypeError: a column has a type that would not come back.
@@ -62,31 +50,31 @@ def json_of(columns: list[str], schema: StructType) -> Column:
     fields = {field.name: field.dataType for field in schema.fields}
     for name in columns:
         _check_type(name, fields[name])
-    text = F.to_json(F.struct(*(F.col(_quoted(name)) for name in columns)), JSON_OPTIONS)
+    text = F.to_json(F.struct(*(column_named(name) for name in columns)), JSON_OPTIONS)
     for name in columns:
-        strange = _has_strange_number(F.col(_quoted(name)), fields[name])
-        if strange is not None:
+        is_refused = _has_nan_or_infinity(column_named(name), fields[name])
+        if is_refused is not None:
             refusal = F.raise_error(
-                F.lit(f"column {name} has a NaN or an infinity, which JSON has no word for")
+                F.lit(f"column {name} has a NaN or an infinity, which JSON cannot express")
             )
-            text = F.when(F.coalesce(strange, F.lit(False)), refusal).otherwise(text)
+            text = F.when(F.coalesce(is_refused, F.lit(False)), refusal).otherwise(text)
     return text
 
 
-def columns_of(data: Column, schema: StructType | str) -> Column:
-    """The struct that a JSON object stands for; null where it is none."""
+def columns_of(data: Column, schema: types.StructType | str) -> Column:
+    """The struct of the members of a JSON object; null where `data` is anything else."""
     return F.from_json(data, schema, JSON_OPTIONS)
 
 
-def _check_type(path: str, kind: DataType) -> None:
+def _check_type(path: str, kind: types.DataType) -> None:
     match kind:
-        case StructType():
+        case types.StructType():
             for field in kind.fields:
                 _check_type(f"{path}.{field.name}", field.dataType)
-        case ArrayType():
+        case types.ArrayType():
             _check_type(f"{path}[]", kind.elementType)
-        case MapType():
-            if not isinstance(kind.keyType, StringType):
+        case types.MapType():
+            if not isinstance(kind.keyType, types.StringType):
                 raise TypeError(
                     f"column {path} has keys of type {kind.keyType.simpleString()}; JSON has text only"
                 )
@@ -97,39 +85,27 @@ def _check_type(path: str, kind: DataType) -> None:
             )
 
 
-def _has_strange_number(value: Column, kind: DataType) -> Column | None:
+def _has_nan_or_infinity(value: Column, kind: types.DataType) -> Column | None:
+    """Whether there is one in the value, null if the value is; `None` if its type has none."""
     match kind:
-        case DoubleType() | FloatType():
+        case types.DoubleType() | types.FloatType():
             return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
-        case StructType():
-            found = [_has_strange_number(value.getField(field.name), field.dataType) for field in kind.fields]
-            return _any(found)
-        case ArrayType():
-            return _in_elements(value, kind.elementType)
-        case MapType():
-            return _in_elements(F.map_values(value), kind.valueType)
+        case types.StructType():
+            found = [
+                _has_nan_or_infinity(value.getField(field.name), field.dataType) for field in kind.fields
+            ]
+            columns = [F.coalesce(column, F.lit(False)) for column in found if column is not None]
+            return reduce(or_, columns) if columns else None
+        case types.ArrayType():
+            return _have_nan_or_infinity(value, kind.elementType)
+        case types.MapType():
+            return _have_nan_or_infinity(F.map_values(value), kind.valueType)
     return None
 
 
-def _in_elements(values: Column, kind: DataType) -> Column | None:
-    if _has_strange_number(F.lit(None), kind) is None:
-        return None
-
-    def is_strange(element: Column) -> Column:
-        found = _has_strange_number(element, kind)
+def _have_nan_or_infinity(values: Column, kind: types.DataType) -> Column | None:
+    def is_refused(element: Column) -> Column:
+        found = _has_nan_or_infinity(element, kind)
         return F.lit(False) if found is None else F.coalesce(found, F.lit(False))
 
-    return F.exists(values, is_strange)
-
-
-def _any(found: list[Column | None]) -> Column | None:
-    result: Column | None = None
-    for column in found:
-        if column is not None:
-            column = F.coalesce(column, F.lit(False))
-            result = column if result is None else result | column
-    return result
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return None if _has_nan_or_infinity(F.lit(None), kind) is None else F.exists(values, is_refused)

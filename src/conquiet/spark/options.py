@@ -55,7 +55,7 @@ class WriteOptions:
     dedupe: Literal["rows", "off"] = "rows"
     #: The name of this write; the same name in another run goes on where the first one failed.
     dedupe_id: str | None = None
-    #: A column of ids, looked for among all that were added within the window, as `Producer` does.
+    #: A column of ids: a row is not added if its id was within the window, as `Producer` does it.
     dedupe_column: str | None = None
     dedupe_window_ms: int = 24 * 3_600_000
     partitioner: Literal["hash", "consistent_hash"] = "hash"

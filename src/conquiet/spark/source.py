@@ -73,8 +73,7 @@ def _check_mode(overwrite: bool) -> None:
 def register(spark: SparkSession) -> None:
     """Make `redis-stream` known to a session and let conditions on ids and times narrow its reads.
 
-    Spark finds an installed package by itself; this is for sessions that do not look, and for push-down,
-    which is off by default.
+    Spark finds an installed package by itself, unless a session forbids it; push-down is off by default.
     """
     spark.dataSource.register(RedisStreamSource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

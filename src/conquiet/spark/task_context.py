@@ -1,4 +1,4 @@
-"""What Spark tells every task: which one it is, and of a streaming query which batch."""
+"""What a task of Spark knows of itself: which one it is, and of a streaming query which batch."""
 
 from __future__ import annotations
 

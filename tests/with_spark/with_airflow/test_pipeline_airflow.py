@@ -1,4 +1,4 @@
-"""The order pipeline in Airflow: real spark-submit, a server with a password that nobody gets to see."""
+"""The order pipeline in Airflow: real spark-submit, a server with a password that is shown nowhere."""
 
 from __future__ import annotations
 

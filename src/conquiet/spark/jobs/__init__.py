@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from conquiet.spark.jobs.command_line import PARSERS, parse
+from conquiet.spark.jobs.command_line import JOBS, parse
 from conquiet.spark.jobs.credentials import (
     DATABASE_URL_VARIABLE,
     JDBC_PASSWORD_VARIABLE,
@@ -64,5 +64,5 @@ def check_arguments(job: str, arguments: list[str]) -> None:
 
 
 def _check_job(job: str) -> None:
-    if job not in PARSERS:
-        raise JobError(ExitCode.ARGUMENTS, f"there is no job {job!r}, only {', '.join(PARSERS)}")
+    if job not in JOBS:
+        raise JobError(ExitCode.ARGUMENTS, f"there is no job {job!r}, only {', '.join(JOBS)}")

@@ -1,7 +1,5 @@
 """Each group and window of a topic, a table, a query or files becomes one message."""
 
-from __future__ import annotations
-
 import sys
 
 from conquiet.spark.jobs.runner import run_job

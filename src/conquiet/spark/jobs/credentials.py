@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
@@ -16,14 +17,6 @@ DATABASE_URL_VARIABLE = "CONQUIET_DATABASE_URL"
 JDBC_URL_VARIABLE = "CONQUIET_JDBC_URL"
 JDBC_USER_VARIABLE = "CONQUIET_JDBC_USER"
 JDBC_PASSWORD_VARIABLE = "CONQUIET_JDBC_PASSWORD"  # noqa: S105 -- the name of a variable
-
-_FIELD_OF = {
-    REDIS_URL_VARIABLE: "redis_url",
-    DATABASE_URL_VARIABLE: "database_url",
-    JDBC_URL_VARIABLE: "jdbc_url",
-    JDBC_USER_VARIABLE: "jdbc_user",
-    JDBC_PASSWORD_VARIABLE: "jdbc_password",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,33 +31,43 @@ class Credentials:
 
     @classmethod
     def read(cls, path: str | None, environment: Mapping[str, str]) -> Self:
-        """Those of the file, and of the environment what the file does not say.
+        """Those of the file, and from the environment what the file does not have.
 
         Raises:
-            JobError: the file cannot be read, or nobody says where Redis is.
+            JobError: the file cannot be read, or the URL of Redis is nowhere.
         """
         given = {name: environment[name] for name in _FIELD_OF if environment.get(name)}
         if path is not None:
-            given |= _of_file(path)
+            given |= _read_file(path)
         if REDIS_URL_VARIABLE not in given:
             raise JobError(
                 ExitCode.ARGUMENTS,
-                f"nobody says where Redis is: set {REDIS_URL_VARIABLE}, or give --secrets FILE with it",
+                f"the URL of Redis is missing: set {REDIS_URL_VARIABLE}, or give --secrets FILE with it",
             )
         return cls(**{_FIELD_OF[name]: value for name, value in given.items()})
 
     def hidden_in(self, text: str) -> str:
         """The text without any password of ours, for logs and reports."""
+        passwords = {self.jdbc_password}
         for url in (self.redis_url, self.database_url, self.jdbc_url):
-            for password in _passwords_of(url):
-                text = text.replace(password, "***")
-        return text.replace(self.jdbc_password, "***") if self.jdbc_password else text
+            with suppress(ValueError):
+                password = urlsplit(url or "").password
+                passwords |= {password, unquote(password or "")}
+        for secret in sorted(filter(None, passwords), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
 
 
-def _of_file(path: str) -> dict[str, str]:
-    found = _found(path)
+#: By the names of the environment.
+_FIELD_OF = {f"CONQUIET_{field.name.upper()}": field.name for field in fields(Credentials)}
+
+
+def _read_file(path: str) -> dict[str, str]:
+    # In cluster mode spark-submit's --files puts it into the working directory of the driver.
+    shipped = Path(Path(path).name)
+    file = Path(path) if Path(path).exists() or not shipped.exists() else shipped
     try:
-        values = json.loads(found.read_text())
+        values = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise JobError(ExitCode.ARGUMENTS, f"the file of secrets {path!r} cannot be read: {error}") from error
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
@@ -76,19 +79,3 @@ def _of_file(path: str) -> dict[str, str]:
             f"the file of secrets {path!r} has {', '.join(unknown)}; known are {', '.join(_FIELD_OF)}",
         )
     return values
-
-
-def _found(path: str) -> Path:
-    # In cluster mode spark-submit's --files puts it beside the driver, wherever that is.
-    shipped = Path(Path(path).name)
-    return Path(path) if Path(path).exists() or not shipped.exists() else shipped
-
-
-def _passwords_of(url: str | None) -> list[str]:
-    if not url:
-        return []
-    try:
-        password = urlsplit(url).password
-    except ValueError:
-        password = None
-    return sorted({password, unquote(password)}, key=len, reverse=True) if password else []

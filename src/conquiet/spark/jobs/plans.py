@@ -1,11 +1,11 @@
-"""What a job is to do, as its command line says it."""
+"""What a job is to do, as given on its command line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: Where a table or a query is looked for.
+#: Where a table or a query is.
 Location = Literal["spark", "database", "jdbc"]
 
 
@@ -54,11 +54,11 @@ class TargetPlan:
     headers: tuple[tuple[str, str], ...] = ()
     dedupe_id: str | None = None
     dedupe_columns: tuple[str, ...] = ()
-    #: The W3C context of whoever asked for the job.
+    #: The W3C context of the trace that the job belongs to.
     traceparent: str | None = None
 
     @property
-    def place(self) -> dict[str, str]:
+    def address(self) -> dict[str, str]:
         """As options of the data source."""
         return {"topic": self.topic} if self.topic is not None else {"stream": self.stream or ""}
 

@@ -1,4 +1,4 @@
-"""A look at the servers before Spark is started: what is missing is told at once, and not after a minute."""
+"""Checks of the servers before Spark is started: what is missing is reported within a second."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from conquiet.errors import ConquietError, QueueError, TopicError
-from conquiet.mq import Topics
-from conquiet.queue import Client, open_client
+from conquiet.queue import open_client
 from conquiet.queue.connection import visible_errors
+from conquiet.spark.address import open_topic
 from conquiet.spark.jobs.credentials import (
     DATABASE_URL_VARIABLE,
     JDBC_URL_VARIABLE,
@@ -20,7 +20,7 @@ from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 from conquiet.spark.jobs.plans import JobPlan
 
 
-def look_first(plan: JobPlan, credentials: Credentials) -> None:
+def check_servers(plan: JobPlan, credentials: Credentials) -> None:
     """Refuse what cannot end well.
 
     Raises:
@@ -28,9 +28,13 @@ def look_first(plan: JobPlan, credentials: Credentials) -> None:
     """
     check_redis(credentials)
     with open_client(credentials.redis_url) as client:
-        for topic in (plan.source.topic, plan.target.topic):
-            if topic is not None:
-                _check_topic(client, topic)
+        for topic in filter(None, (plan.source.topic, plan.target.topic)):
+            try:
+                open_topic(client, topic)
+            except TopicError as error:
+                raise JobError(ExitCode.TOPIC, str(error)) from error
+            except ConquietError as error:
+                raise JobError(ExitCode.REDIS, str(error)) from error
     if plan.source.location == "database":
         check_database(credentials)
     if plan.source.location == "jdbc" and credentials.jdbc_url is None:
@@ -72,16 +76,3 @@ def check_database(credentials: Credentials) -> None:
             pass
     except SQLAlchemyError as error:
         raise JobError(ExitCode.DATABASE, f"the database does not answer: {error}") from error
-
-
-def _check_topic(client: Client, name: str) -> None:
-    try:
-        topic = Topics(client).open(name)
-    except ConquietError as error:
-        code = ExitCode.TOPIC if isinstance(error, TopicError) else ExitCode.REDIS
-        raise JobError(code, str(error)) from error
-    if topic.layout == "bare_stream":
-        raise JobError(
-            ExitCode.TOPIC,
-            f"topic {name!r} is not there; `Topics(client).create({name!r}, partitions=…)` makes it",
-        )

@@ -1,7 +1,5 @@
 """Each row of files, of a table or of a query becomes one message of a topic or stream."""
 
-from __future__ import annotations
-
 import sys
 
 from conquiet.spark.jobs.runner import run_job

@@ -16,7 +16,7 @@ _BAR_EVERY_S = 0.2
 
 
 class Progress:
-    """Looks at Spark's tasks from a thread of its own, for the length of a block."""
+    """Watches Spark's tasks from a thread of its own, for the length of a block."""
 
     def __init__(self, spark: SparkSession, title: str, every_s: float, out: TextIO | None = None) -> None:
         self._tracker: Any = spark.sparkContext.statusTracker()
@@ -27,11 +27,11 @@ class Progress:
         self._is_over = threading.Event()
         self._begun_at = time.monotonic()
         self._thread = threading.Thread(target=self._watch, name="conquiet-progress", daemon=True)
-        #: Most tasks that were seen of each stage, done and all: Spark forgets old stages.
+        #: Tasks of each stage, done, failed and all, when last active: Spark forgets old stages.
         self._stages: dict[int, tuple[int, int, int]] = {}
 
     def __enter__(self) -> Self:
-        self._say(f"{self._title}: begun")
+        self._print(f"{self._title}: begun")
         self._thread.start()
         return self
 
@@ -40,43 +40,32 @@ class Progress:
     ) -> None:
         self._is_over.set()
         self._thread.join()
-        self._end_bar()
+        if self._is_terminal:
+            self._print("\r\x1b[K", end="")
         seconds = time.monotonic() - self._begun_at
-        self._say(f"{self._title}: {'done' if error is None else 'failed'} after {seconds:.1f} s")
+        self._print(f"{self._title}: {'done' if error is None else 'failed'} after {seconds:.1f} s")
 
     def _watch(self) -> None:
         while not self._is_over.wait(self._every_s):
-            done, failed, tasks = self._look()
-            if tasks:
-                self._show(done, failed, tasks)
+            for stage in self._tracker.getActiveStageIds():
+                info = self._tracker.getStageInfo(stage)
+                if info is not None:
+                    self._stages[stage] = (info.numCompletedTasks, info.numFailedTasks, info.numTasks)
+            # A stage that is not active any more has done all of its tasks.
+            active = set(self._tracker.getActiveStageIds())
+            done = sum(some if stage in active else tasks for stage, (some, _, tasks) in self._stages.items())
+            failed = sum(failed for _, failed, _ in self._stages.values())
+            tasks = sum(tasks for _, _, tasks in self._stages.values())
+            if not tasks:
+                continue
+            failures = f", {failed} failed and tried again" if failed else ""
+            text = f"{done} of {tasks} tasks{failures}, {time.monotonic() - self._begun_at:.0f} s"
+            if self._is_terminal:
+                filled = _WIDTH * done // tasks
+                bar = "█" * filled + "░" * (_WIDTH - filled)
+                self._print(f"\r{self._title} {bar} {text}\x1b[K", end="")
+            else:
+                self._print(f"{self._title}: {text}")
 
-    def _look(self) -> tuple[int, int, int]:
-        for stage in self._tracker.getActiveStageIds():
-            info = self._tracker.getStageInfo(stage)
-            if info is not None:
-                self._stages[stage] = (info.numCompletedTasks, info.numFailedTasks, info.numTasks)
-        # A stage that is not active any more has done all of its tasks.
-        active = set(self._tracker.getActiveStageIds())
-        seen = [
-            (tasks if stage not in active else done, failed, tasks)
-            for stage, (done, failed, tasks) in self._stages.items()
-        ]
-        return sum(one[0] for one in seen), sum(one[1] for one in seen), sum(one[2] for one in seen)
-
-    def _show(self, done: int, failed: int, tasks: int) -> None:
-        seconds = time.monotonic() - self._begun_at
-        failures = f", {failed} failed and tried again" if failed else ""
-        text = f"{done} of {tasks} tasks{failures}, {seconds:.0f} s"
-        if self._is_terminal:
-            filled = _WIDTH * done // tasks
-            bar = "█" * filled + "░" * (_WIDTH - filled)
-            print(f"\r{self._title} {bar} {text}\x1b[K", end="", file=self._out, flush=True)
-        else:
-            self._say(f"{self._title}: {text}")
-
-    def _end_bar(self) -> None:
-        if self._is_terminal:
-            print("\r\x1b[K", end="", file=self._out, flush=True)
-
-    def _say(self, line: str) -> None:
-        print(line, file=self._out, flush=True)
+    def _print(self, text: str, end: str = "\n") -> None:
+        print(text, end=end, file=self._out, flush=True)

@@ -15,7 +15,8 @@ from conquiet.spark.options import ReadOptions
 from conquiet.spark.read.pushdown import Pushdown, PushFilters
 from conquiet.spark.read.range_reader import read_range
 from conquiet.spark.read.rows import RowMaker
-from conquiet.spark.read.splits import Split, range_of, split_stream
+from conquiet.spark.read.splits import Split, splits_from, starts_in
+from conquiet.spark.read.stream_info import read_info
 
 
 class StreamBatchReader(DataSourceReader):
@@ -30,7 +31,12 @@ class StreamBatchReader(DataSourceReader):
             if value is not None:
                 raise ValueError(f"{name} is for streaming queries, use start and end here")
         self._options = options
-        self._within = _asked_for(options)
+        first, last = LOWEST, HIGHEST
+        if options.start is not None and options.start != "earliest":
+            first = max(first, first_id_of("start", options.start))
+        if options.end is not None and options.end != "latest":
+            last = last_id_of("end", options.end)
+        self._within = IdRange(first, last)
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._pushdown = Pushdown()
         self.pushFilters = PushFilters(self._pushdown.take)  # type: ignore[method-assign]
@@ -42,18 +48,16 @@ class StreamBatchReader(DataSourceReader):
         with self._options.address.connect() as client:
             for partition, stream in enumerate(self._options.address.streams(client)):
                 if kept is None or partition in kept:
-                    splits += split_stream(
-                        client, stream, partition, self._range_in, self._options.rows_per_split
-                    )
+                    info = read_info(client, stream)
+                    wanted = self._within.within(self._pushdown.range_in(info.whole)).within(info.whole)
+                    starts = starts_in(client, stream, wanted, info, self._options.rows_per_split)
+                    splits += splits_from(stream, partition, starts, wanted.last)
         return splits or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one split."""
+        """The rows of one split; runs in a task."""
         if isinstance(partition, Split):
             yield from rows_of(partition, self._options, self._schema)
-
-    def _range_in(self, whole: IdRange) -> IdRange:
-        return self._within.within(self._pushdown.range_in(whole))
 
 
 def rows_of(split: Split, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -66,16 +70,5 @@ def rows_of(split: Split, options: ReadOptions, schema: pa.Schema) -> Iterator[p
         schema=schema,
     )
     with options.address.connect() as client:
-        for entries in read_range(
-            client, split.stream, range_of(split), fails_on_loss=options.fail_on_data_loss
-        ):
+        for entries in read_range(client, split.stream, split.range, fails_on_loss=options.fail_on_data_loss):
             yield maker.batch(entries)
-
-
-def _asked_for(options: ReadOptions) -> IdRange:
-    first, last = LOWEST, HIGHEST
-    if options.start is not None and options.start != "earliest":
-        first = max(first, first_id_of("start", options.start))
-    if options.end is not None and options.end != "latest":
-        last = last_id_of("end", options.end)
-    return IdRange(first, last)

@@ -1,4 +1,8 @@
-"""How far a streaming query can read on in one stream, and whether what it has not read is still there."""
+"""How far a streaming query can read on in one stream, and whether what it has not read is still there.
+
+Redis counts what was added and what is there. What was added up to an id is all that was added, less what is
+there behind the id: entries that were removed by then count as added before it.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +11,31 @@ from functools import partial
 from conquiet.queue.connection import Client
 from conquiet.spark.entry_ids import EntryId, IdRange
 from conquiet.spark.errors import DataLossError, Loss
-from conquiet.spark.read.added_counts import added_after
 from conquiet.spark.read.offsets import Offset
 from conquiet.spark.read.splits import starts_in
-from conquiet.spark.read.stream_info import StreamLook
+from conquiet.spark.read.stream_info import StreamInfo, read_info
 from conquiet.spark.scripts import sample, walk
 
 #: Entries that one call of the script walks over: the server does nothing else meanwhile.
 _STEP, _STEPS = 500, 10
 
+#: Counts that fail because entries are deleted meanwhile.
+_MOST_TRIES = 5
+
 
 def all_available(
-    client: Client, stream: str, start: Offset, look: StreamLook, rows_per_split: int
+    client: Client, stream: str, start: Offset, info: StreamInfo, rows_per_split: int
 ) -> Offset:
     """The offset behind the last entry; `start` itself if there is nothing new.
 
     Args:
-        look: what it says to have been added was added up to its last entry.
+        info: its `entries_added` were added up to its last entry.
     """
-    if look.last is None or look.last <= start.last:
+    if info.last is None or info.last <= start.last:
         return start
-    within = IdRange(start.last.next(), look.last)
-    starts = starts_in(client, stream, within, look, rows_per_split)
-    if not starts:
-        return start
-    return Offset(look.last, look.entries_added, starts)
+    within = IdRange(start.last.next(), info.last)
+    starts = starts_in(client, stream, within, info, rows_per_split)
+    return Offset(info.last, info.entries_added, starts) if starts else start
 
 
 def at_most(
@@ -43,10 +47,10 @@ def at_most(
     while count < rows and end < last:
         size = min(_STEP, rows - count)
         if not in_split:
-            [found] = sample(client, stream, [end.next()], last, 1)
-            if found is None:
+            [first] = sample(client, stream, [end.next()], last, 1)
+            if first is None:
                 break
-            starts.append(found[0])
+            starts.append(first[0])
         steps = max(1, min(_STEPS, (rows - count) // size, (rows_per_split - in_split) // size))
         walked = walk(client, stream, IdRange(end.next(), last), steps, size)
         if not walked:
@@ -57,40 +61,66 @@ def at_most(
             in_split = 0
     if not count:
         return start, 0
-    return Offset(end, added_after(client, stream, start, end, count), tuple(starts)), count
+    return Offset(end, _added_after(client, stream, start, end, count), tuple(starts)), count
 
 
-def check_nothing_lost(stream: str, start: Offset, look: StreamLook) -> None:
+def check_nothing_lost(stream: str, start: Offset, info: StreamInfo) -> None:
     """Refuse to go on if entries behind `start` were removed, or if the stream is another one by now.
 
-    Entries up to `start` may go; how many were ever added up to there, and how many are gone by now, tells
-    whether more are gone than that. Redis before 7 counts neither: there, only what a task misses is seen.
+    Entries up to `start` may be removed: how many were ever added up to there, and how many are removed by
+    now, shows whether more are. Redis before 7 counts neither: there, only what a task misses is noticed.
 
     Raises:
         DataLossError: with the gap.
     """
-    before = look.first if look.first is not None else look.last_generated.next()
+    before = info.first if info.first is not None else info.last_generated.next()
     loss = partial(DataLossError, stream=stream, after=str(start.last), before=str(before))
-    if _is_another_stream(start, look):
+    if _is_another_stream(start, info):
         raise loss(how=Loss.ANOTHER_STREAM)
-    if not look.removed or (look.first is not None and look.first <= start.last):
-        # Trimming removes from the front, and the front is still there: somebody deleted single entries.
+    if not info.removed or (info.first is not None and info.first <= start.last):
+        # Trimming removes from the front, and the front is still there: single entries were deleted.
         return
     if start.added is None:
-        if look.last_generated > start.last:
-            raise loss(how=Loss.REMOVED if look.first is None else Loss.PERHAPS_REMOVED)
-    elif look.removed > start.added:
-        raise loss(at_most=look.removed - start.added)
+        if info.last_generated > start.last:
+            raise loss(how=Loss.REMOVED if info.first is None else Loss.PERHAPS_REMOVED)
+    elif info.removed > start.added:
+        raise loss(at_most=info.removed - start.added)
 
 
-def _is_another_stream(start: Offset, look: StreamLook) -> bool:
+def _added_after(client: Client, stream: str, start: Offset, end: EntryId, count: int) -> int | None:
+    """Entries ever added up to `end`, which is `count` entries behind `start`; `None` if it cannot be known.
+
+    It cannot before Redis 7, of an id that the stream has not come to, or while others keep deleting.
+    """
+    before = read_info(client, stream)
+    is_whole = before.first is not None and (before.first <= start.last or before.removed == start.added)
+    if start.added is not None and is_whole and before.max_deleted <= start.last:
+        return start.added + count
+    # What was added up to the start is not known, or single entries behind it were deleted.
+    for _ in range(_MOST_TRIES):
+        whole = before.whole
+        if before.entries_added is None or not whole.first <= end < whole.last:
+            return before.added_up_to(end)
+        behind, first = 0, end.next()
+        while walked := walk(client, stream, IdRange(first, whole.last), _STEPS, _STEP):
+            behind += sum(number for _, number in walked)
+            first = walked[-1][0].next()
+        after = read_info(client, stream)
+        is_removed_before = after.first is not None and after.first <= end
+        if after.removed == before.removed or (is_removed_before and after.max_deleted == before.max_deleted):
+            return before.entries_added - behind
+        before = after
+    return None
+
+
+def _is_another_stream(start: Offset, info: StreamInfo) -> bool:
     if start.added is None and not start.starts:
-        # Nobody has been there yet: an id or a time that was given may be one that is to come.
+        # Nothing was read yet: an id or a time that was given may be one that is to come.
         return False
-    if look.last_generated < start.last:
+    if info.last_generated < start.last:
         return True
-    if start.added is None or look.entries_added is None or look.removed is None:
+    if start.added is None or info.entries_added is None or info.removed is None:
         return False
     # With nothing left up to the start, all that was added up to there is among what was removed.
-    is_past = look.first is not None and look.first > start.last
-    return look.entries_added < start.added or (is_past and look.removed < start.added)
+    is_past = info.first is not None and info.first > start.last
+    return info.entries_added < start.added or (is_past and info.removed < start.added)

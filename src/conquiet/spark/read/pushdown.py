@@ -38,24 +38,14 @@ class Pushdown:
         """Narrow by each condition that is understood."""
         for condition in conditions:
             match condition:
-                case EqualTo(("partition",), value):
-                    self._keep_partitions({value})
-                case In(("partition",), values):
-                    self._keep_partitions(set(values))
-                case EqualTo(("id",), value):
-                    self._keep_ids([value])
-                case In(("id",), values):
-                    self._keep_ids(values)
-                case GreaterThan(("id",), value) | GreaterThanOrEqual(("id",), value):
-                    self._keep_text(value, lambda ms: IdRange(EntryId(ms), HIGHEST))
-                case LessThan(("id",), value) | LessThanOrEqual(("id",), value):
-                    self._keep_text(value, lambda ms: IdRange(LOWEST, EntryId(ms, _LAST_OF_MS)))
-                case EqualTo(("timestamp",), value):
-                    self._keep_times(value, lambda ms: IdRange(EntryId(ms), EntryId(ms, _LAST_OF_MS)))
-                case GreaterThan(("timestamp",), value) | GreaterThanOrEqual(("timestamp",), value):
-                    self._keep_times(value, lambda ms: IdRange(EntryId(ms), HIGHEST))
-                case LessThan(("timestamp",), value) | LessThanOrEqual(("timestamp",), value):
-                    self._keep_times(value, lambda ms: IdRange(LOWEST, EntryId(ms, _LAST_OF_MS)))
+                case EqualTo((column,), value):
+                    self._take_values(column, [value])
+                case In((column,), values):
+                    self._take_values(column, values)
+                case GreaterThan((column,), value) | GreaterThanOrEqual((column,), value):
+                    self._take_bound(column, value, lambda ms: IdRange(EntryId(ms), HIGHEST))
+                case LessThan((column,), value) | LessThanOrEqual((column,), value):
+                    self._take_bound(column, value, lambda ms: IdRange(LOWEST, EntryId(ms, _LAST_OF_MS)))
 
     def range_in(self, whole: IdRange) -> IdRange:
         """What is left of a stream whose entries are in `whole`."""
@@ -63,23 +53,24 @@ class Pushdown:
         is_usual = EntryId(_FIRST_13_DIGITS) <= whole.first and whole.last.ms < 10 * _FIRST_13_DIGITS
         return self.within.within(self.within_text) if is_usual else self.within
 
-    def _keep_partitions(self, numbers: set[Any]) -> None:
-        kept = frozenset(numbers)
-        self.partitions = kept if self.partitions is None else self.partitions & kept
+    def _take_values(self, column: str, values: Sequence[Any]) -> None:
+        if column == "partition":
+            kept = frozenset(values)
+            self.partitions = kept if self.partitions is None else self.partitions & kept
+        elif column == "id":
+            ids = [EntryId.parse(one) for one in values if isinstance(one, str) and _ID.fullmatch(one)]
+            if ids and len(ids) == len(values):
+                self.within = self.within.within(IdRange(min(ids), max(ids)))
+        elif column == "timestamp" and len(values) == 1:
+            self._take_bound(column, values[0], lambda ms: IdRange(EntryId(ms), EntryId(ms, _LAST_OF_MS)))
 
-    def _keep_ids(self, values: Sequence[Any]) -> None:
-        if all(isinstance(value, str) and _ID.fullmatch(value) for value in values) and values:
-            ids = [EntryId.parse(value) for value in values]
-            self.within = self.within.within(IdRange(min(ids), max(ids)))
-
-    def _keep_text(self, value: Any, narrowed: Callable[[int], IdRange]) -> None:
-        ms = str(value).partition("-")[0]
-        if len(ms) == 13 and ms.isascii() and ms.isdigit() and int(ms) >= _FIRST_13_DIGITS:
-            self.within_text = self.within_text.within(narrowed(int(ms)))
-
-    def _keep_times(self, value: Any, narrowed: Callable[[int], IdRange]) -> None:
-        if isinstance(value, datetime) and ms_of(value) >= 0:
-            self.within = self.within.within(narrowed(ms_of(value)))
+    def _take_bound(self, column: str, value: Any, range_of: Callable[[int], IdRange]) -> None:
+        if column == "timestamp" and isinstance(value, datetime) and ms_of(value) >= 0:
+            self.within = self.within.within(range_of(ms_of(value)))
+        elif column == "id":
+            ms = str(value).partition("-")[0]
+            if len(ms) == 13 and ms.isascii() and ms.isdigit() and int(ms) >= _FIRST_13_DIGITS:
+                self.within_text = self.within_text.within(range_of(int(ms)))
 
 
 class PushFilters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from redis.exceptions import ResponseError
 
@@ -27,7 +28,7 @@ def read_range(client: Client, stream: str, within: IdRange, *, fails_on_loss: b
         length = client.xlen(stream)
     count = _fitting(average_bytes(client, stream, length))
     expected, is_first = within.first, True
-    with ServerConnection(client, stream) as connection:
+    with closing(ServerConnection(client, stream)) as connection:
         connection.send_raw(
             connection.pack("XRANGE", stream, str(expected), str(within.last), "COUNT", count)
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,12 +34,12 @@ class RowMaker:
         """All entries in order.
 
         Raises:
-            MalformedRowsError: some entry is no message, and the malformed ones are not kept.
+            MalformedRowsError: some entry is malformed, and such are not kept.
         """
-        columns = self._contents(entries)
-        # Ids are digits: nothing to check.
-        columns["id"] = entries.ids.view(pa.string())
         length = len(entries)
+        key, headers, data = self._contents(entries)
+        # Ids are digits: nothing to check.
+        columns = {"key": key, "headers": headers, "data": data, "id": entries.ids.view(pa.string())}
         arrays = []
         for field in self.schema:
             match field.name:
@@ -49,90 +48,61 @@ class RowMaker:
                 case "partition":
                     array = pa.repeat(pa.scalar(self.partition, pa.int32()), length)
                 case "timestamp":
-                    array = _timestamps(entries, field.type)
+                    milliseconds = milliseconds_of(entries.ids)
+                    is_unknown = milliseconds > _LAST_MS
+                    microseconds = np.where(is_unknown, 0, milliseconds) * 1_000
+                    array = pa.array(microseconds, pa.int64(), mask=is_unknown).cast(field.type)
                 case name:
                     array = columns[name]
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _contents(self, entries: Entries) -> dict[str, pa.Array]:
-        texts, problems = _texts(entries)
+    def _contents(self, entries: Entries) -> tuple[pa.StringArray, pa.MapArray, pa.StringArray]:
+        data, problems = _texts_of(entries)
+        key, headers = pa.nulls(len(data), pa.string()), pa.nulls(len(data), HEADERS)
         if self.is_topic and {"key", "headers", "data"} & set(self.schema.names):
-            from conquiet.spark.wire.envelope_decoder import unwrap
+            # A plain stream needs nothing of the MQ.
+            from conquiet.spark.wire.envelope_decoder import decode_envelopes
 
-            inside = unwrap(texts)
-            key, headers, data = inside.key, inside.headers, inside.data
-            problems |= inside.problems
-        else:
-            key, headers, data = pa.nulls(len(texts), pa.string()), pa.nulls(len(texts), HEADERS), texts
-        if problems:
-            if not self.keeps_malformed:
-                self._refuse(entries, problems)
-            data, headers = _with_problems(entries, data, headers, problems)
-        return {"key": key, "headers": headers, "data": data}
-
-    def _refuse(self, entries: Entries, problems: dict[int, str]) -> None:
-        malformed = []
+            decoded = decode_envelopes(data)
+            key, headers, data = decoded.key, decoded.headers, decoded.data
+            problems |= decoded.problems
+        if not problems:
+            return key, headers, data
+        malformed, kept_data, kept_headers = [], data.to_pylist(), headers.to_pylist()
         for index, problem in sorted(problems.items()):
-            fields = _fields(entries, index)
+            fields = entries.fields_at(index)
             pairs = tuple(zip(fields[::2], fields[1::2], strict=True))
             malformed.append(MalformedEntry(str(entries.id_at(index)), pairs, 0, problem))
-        raise MalformedRowsError(stream=self.stream, entries=malformed)
+            encoded = json.dumps([b64encode(part).decode() for part in fields])
+            kept_data[index] = None
+            kept_headers[index] = [(PROBLEM_HEADER, problem), (FIELDS_HEADER, encoded)]
+        if not self.keeps_malformed:
+            raise MalformedRowsError(stream=self.stream, entries=malformed)
+        return key, pa.array(kept_headers, HEADERS), pa.array(kept_data, pa.string())
 
 
-def _texts(entries: Entries) -> tuple[pa.StringArray, dict[int, str]]:
+def _texts_of(entries: Entries) -> tuple[pa.StringArray, dict[int, str]]:
+    """The field `data` of each entry as text, null where it has none; and what is wrong, by index."""
     problems = {
         index: f"it must have exactly one field `data`, has {len(fields) // 2}"
-        for index, fields in entries.odd.items()
+        for index, fields in entries.others.items()
     }
     try:
         texts = entries.data.cast(pa.string())
     except pa.ArrowInvalid:
-        texts, not_text = _texts_one_by_one(entries.data)
-        problems |= not_text
-    return texts, problems | _not_objects(texts)
-
-
-def _texts_one_by_one(data: pa.BinaryArray) -> tuple[pa.StringArray, dict[int, str]]:
-    texts: list[str | None] = []
-    problems = {}
-    for index, value in enumerate(data.to_pylist()):
+        values = entries.data.to_pylist()
+        for index, value in enumerate(values):
+            try:
+                values[index] = None if value is None else value.decode()
+            except UnicodeDecodeError as error:
+                problems[index] = f"`data` is not UTF-8: {error}"
+                values[index] = None
+        texts = pa.array(values, pa.string())
+    # What is between the braces is parsed by `from_json`, or with the envelope.
+    for index in np.flatnonzero(~looks_like_objects(texts)).tolist():
         try:
-            texts.append(None if value is None else value.decode())
-        except UnicodeDecodeError as error:
-            problems[index] = f"`data` is not UTF-8: {error}"
-            texts.append(None)
-    return pa.array(texts, pa.string()), problems
-
-
-def _not_objects(texts: pa.StringArray) -> dict[int, str]:
-    # What stands between the braces is left to whoever parses it: from_json, or the envelope's parser.
-    problems = {}
-    for index in np.flatnonzero(~looks_like_objects(texts)):
-        try:
-            decode_payload(texts[int(index)].as_py().encode())
+            decode_payload(texts[index].as_py().encode())
         except ValueError as error:
-            problems[int(index)] = str(error)
-    return problems
-
-
-def _with_problems(
-    entries: Entries, data: pa.StringArray, headers: pa.MapArray, problems: dict[int, str]
-) -> tuple[pa.StringArray, pa.MapArray]:
-    kept_data, kept_headers = data.to_pylist(), headers.to_pylist()
-    for index, problem in problems.items():
-        fields = json.dumps([b64encode(part).decode() for part in _fields(entries, index)])
-        kept_data[index] = None
-        kept_headers[index] = [(PROBLEM_HEADER, problem), (FIELDS_HEADER, fields)]
-    return pa.array(kept_data, pa.string()), pa.array(kept_headers, HEADERS)
-
-
-def _fields(entries: Entries, index: int) -> tuple[bytes, ...]:
-    return entries.odd.get(index) or (b"data", entries.data[index].as_py())
-
-
-def _timestamps(entries: Entries, kind: Any) -> pa.Array:
-    milliseconds = milliseconds_of(entries.ids)
-    is_unknown = milliseconds > _LAST_MS
-    microseconds = np.where(is_unknown, 0, milliseconds) * 1_000
-    return pa.array(microseconds, pa.int64(), mask=is_unknown).cast(kind)
+            problems[index] = str(error)
+    return texts, problems

@@ -1,4 +1,4 @@
-"""A look at a stream before it is read: how long it is, where it begins and ends."""
+"""A stream before it is read: how long it is, where it begins and ends, how large an entry is."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from redis.exceptions import ResponseError
 
 from conquiet.errors import QueueError
 from conquiet.queue.backlog import as_mapping
-from conquiet.queue.connection import AS_BYTES, Client, visible_errors
-from conquiet.spark.entry_ids import NONE_YET, EntryId, IdRange
+from conquiet.queue.connection import Client, run_command
+from conquiet.spark.entry_ids import ZERO, EntryId, IdRange
 
 _GUESSED_BYTES = 1_024
 
 
 @dataclass(frozen=True, slots=True)
-class StreamLook:
+class StreamInfo:
     """A stream at one moment; one that is not there has no entries."""
 
     length: int = 0
     first: EntryId | None = None
     last: EntryId | None = None
-    last_generated: EntryId = NONE_YET
+    last_generated: EntryId = ZERO
     #: Entries ever added; `None` before Redis 7.
     entries_added: int | None = 0
-    #: The largest id that was ever deleted by itself, not trimmed.
-    max_deleted: EntryId = NONE_YET
+    #: The largest id that was ever deleted with XDEL, not trimmed.
+    max_deleted: EntryId = ZERO
 
     @property
     def removed(self) -> int | None:
@@ -35,45 +35,46 @@ class StreamLook:
     @property
     def whole(self) -> IdRange:
         """From the first entry to the last one; empty if there is none."""
-        if self.first is None or self.last is None:
-            return IdRange(EntryId(1, 0), EntryId(0, 0))
-        return IdRange(self.first, self.last)
+        return IdRange(self.first or EntryId(1, 0), self.last or ZERO)
+
+    def added_up_to(self, entry_id: EntryId) -> int | None:
+        """Entries ever added up to an id, if that is known without counting: outside of what is there."""
+        if self.last_generated < entry_id:
+            return None
+        if self.last is None or self.last <= entry_id:
+            return self.entries_added
+        if self.first is None or self.first > entry_id:
+            return self.removed
+        return None
 
 
-def look_at(client: Client, stream: str) -> StreamLook:
+def read_info(client: Client, stream: str) -> StreamInfo:
     """XINFO STREAM."""
     try:
-        with visible_errors("XINFO STREAM", stream=stream, group=None):
-            reply = client.execute_command("XINFO STREAM", stream.encode(), **AS_BYTES)  # type: ignore[no-untyped-call]
+        reply = run_command(client, "XINFO STREAM", stream.encode(), stream=stream, group=None)
     except QueueError as error:
         if isinstance(error.__cause__, ResponseError) and "no such key" in str(error.__cause__):
-            return StreamLook()
+            return StreamInfo()
         raise
     info = as_mapping(reply)
-    return StreamLook(
+    first, last = info["first-entry"], info["last-entry"]
+    return StreamInfo(
         length=info["length"],
-        first=_id_of(info["first-entry"]),
-        last=_id_of(info["last-entry"]),
+        first=EntryId.parse(first[0]) if first else None,
+        last=EntryId.parse(last[0]) if last else None,
         last_generated=EntryId.parse(info["last-generated-id"]),
         entries_added=info.get("entries-added"),
-        max_deleted=EntryId.parse(info.get("max-deleted-entry-id", str(NONE_YET))),
+        max_deleted=EntryId.parse(info.get("max-deleted-entry-id", str(ZERO))),
     )
 
 
 def average_bytes(client: Client, stream: str, length: int) -> int:
     """What an entry takes in memory, roughly."""
     try:
-        with visible_errors("MEMORY USAGE", stream=stream, group=None):
-            used = client.memory_usage(stream) or 0
+        used = run_command(client, "MEMORY USAGE", stream.encode(), stream=stream, group=None)
     except QueueError as error:
-        # A user may be forbidden to ask for it: then a guess must do.
+        # A user may be forbidden to ask for it.
         if isinstance(error.__cause__, ResponseError):
             return _GUESSED_BYTES
         raise
-    return max(1, used // max(1, length))
-
-
-def _id_of(entry: object) -> EntryId | None:
-    if not entry:
-        return None
-    return EntryId.parse(entry[0])  # type: ignore[index]  # redis-py's replies are untyped
+    return max(1, (used or 0) // max(1, length))

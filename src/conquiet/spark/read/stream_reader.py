@@ -19,19 +19,19 @@ from pyspark.sql.types import StructType
 
 from conquiet.errors import QueueError
 from conquiet.queue.backlog import as_mapping
-from conquiet.queue.connection import AS_BYTES, Client, visible_errors
+from conquiet.queue.connection import Client, run_command
 from conquiet.spark.columns import check_columns
-from conquiet.spark.entry_ids import EntryId, first_id_of
+from conquiet.spark.entry_ids import ZERO, EntryId, first_id_of
 from conquiet.spark.options import ReadOptions
-from conquiet.spark.read.added_counts import added_at_a_glance
 from conquiet.spark.read.batch_reader import rows_of
-from conquiet.spark.read.offsets import Offset, offsets_of, to_json
+from conquiet.spark.read.offsets import Offset, from_json, to_json
 from conquiet.spark.read.progress import all_available, at_most, check_nothing_lost
 from conquiet.spark.read.splits import Split, splits_from
-from conquiet.spark.read.stream_info import StreamLook, look_at
+from conquiet.spark.read.stream_info import StreamInfo, read_info
 from conquiet.spark.scripts import move_group
 
 _GROUP_PREFIX = "group:"
+_BEGINNING = Offset(ZERO, 0)
 
 
 class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -41,23 +41,20 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         check_columns(schema)
         if options.end is not None:
             raise ValueError("end is for batch reads: a streaming query goes on, or stops by its trigger")
-        start = options.start or "latest"
-        if start not in ("earliest", "latest") and not start.startswith(_GROUP_PREFIX):
-            first_id_of("start", start)
+        self._start = options.start or "latest"
+        if self._start not in ("earliest", "latest") and not self._start.startswith(_GROUP_PREFIX):
+            first_id_of("start", self._start)
         self._options = options
+        self._address = options.address
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        #: With Trigger.AvailableNow: how the streams were when it began.
-        self._until: dict[int, StreamLook] | None = None
+        #: With Trigger.AvailableNow: the streams when it began.
+        self._until: dict[int, StreamInfo] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Where a query without a checkpoint begins."""
-        with self._options.address.connect() as client:
-            return to_json(
-                {
-                    partition: self._beginning(client, stream)
-                    for partition, stream in enumerate(self._options.address.streams(client))
-                }
-            )
+        with self._address.connect() as client:
+            streams = self._address.streams(client)
+            return to_json({index: _beginning(client, key, self._start) for index, key in enumerate(streams)})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
         """`maxOffsetsPerTrigger`."""
@@ -66,38 +63,49 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
         """Remember where the streams end now."""
-        with self._options.address.connect() as client:
-            streams = self._options.address.streams(client)
-            looks = [look_at(client, stream) for stream in streams]
-        self._until = dict(enumerate(looks))
+        with self._address.connect() as client:
+            self._until = _infos(client, self._address.streams(client))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; `start` has been processed completely by now."""
-        offsets = offsets_of(start)
-        with self._options.address.connect() as client:
-            streams = self._options.address.streams(client)
-            self._mirror(client, streams, offsets)
+        offsets = from_json(start)
+        with self._address.connect() as client:
+            streams = self._address.streams(client)
+            self._move_group(client, streams, offsets)
             # A partition that the topic has grown by is read from its beginning.
             known = {partition: offsets.get(partition, _BEGINNING) for partition in range(len(streams))}
-            ends = self._ends(client, streams, known, limit)
+            infos = self._checked_infos(client, streams, known)
+            if self._until is not None:
+                until = self._until
+                infos = {
+                    index: _bounded(info, until.get(index, StreamInfo())) for index, info in infos.items()
+                }
+            if isinstance(limit, ReadMaxRows):
+                ends = self._share(client, streams, known, infos, limit.max_rows)
+            else:
+                size = self._options.rows_per_split
+                ends = {
+                    partition: all_available(client, stream, known[partition], infos[partition], size)
+                    for partition, stream in enumerate(streams)
+                }
+            # Once more: what was trimmed since the first check is in no split, so that no task would miss it.
+            self._checked_infos(client, streams, known)
         return start if ends == offsets else to_json(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
         """Where the streams end, for the query's progress."""
-        with self._options.address.connect() as client:
-            looks = [look_at(client, stream) for stream in self._options.address.streams(client)]
-        return to_json(
-            {index: Offset(look.last_generated, look.entries_added) for index, look in enumerate(looks)}
-        )
+        with self._address.connect() as client:
+            infos = _infos(client, self._address.streams(client))
+        ends = {index: Offset(info.last_generated, info.entries_added) for index, info in infos.items()}
+        return to_json(ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The splits that the end offset names; those of a replayed batch are the same."""
-        before, splits = offsets_of(start), []
-        with self._options.address.connect() as client:
-            streams = self._options.address.streams(client)
-            for partition, offset in offsets_of(end).items():
-                known = before.get(partition, _BEGINNING)
-                if offset.last > known.last:
+        before, splits = from_json(start), []
+        with self._address.connect() as client:
+            streams = self._address.streams(client)
+            for partition, offset in from_json(end).items():
+                if offset.last > before.get(partition, _BEGINNING).last:
                     splits += splits_from(streams[partition], partition, offset.starts, offset.last)
         return list(splits)
 
@@ -109,97 +117,79 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def commit(self, end: dict[str, Any]) -> None:
         """Everything up to `end` has been processed."""
         if self._options.commit_group is not None:
-            with self._options.address.connect() as client:
-                self._mirror(client, self._options.address.streams(client), offsets_of(end))
+            with self._address.connect() as client:
+                self._move_group(client, self._address.streams(client), from_json(end))
 
     def stop(self) -> None:
-        """Nothing is held between calls."""
+        """Nothing is open between calls."""
 
-    def _ends(
-        self, client: Client, streams: list[str], starts: Mapping[int, Offset], limit: ReadLimit
-    ) -> dict[int, Offset]:
-        looks = self._checked_looks(client, streams, starts)
-        looks = {partition: self._bounded(partition, look) for partition, look in looks.items()}
-        if isinstance(limit, ReadMaxRows):
-            ends = self._shared_out(client, streams, dict(starts), looks, limit.max_rows)
-        else:
-            size = self._options.rows_per_split
-            ends = {
-                partition: all_available(client, stream, starts[partition], looks[partition], size)
-                for partition, stream in enumerate(streams)
-            }
-        # Once more: what was trimmed since the first look is in no split, so that no task would miss it.
-        self._checked_looks(client, streams, starts)
-        return ends
-
-    def _checked_looks(
+    def _checked_infos(
         self, client: Client, streams: list[str], starts: Mapping[int, Offset]
-    ) -> dict[int, StreamLook]:
-        looks = {partition: look_at(client, stream) for partition, stream in enumerate(streams)}
+    ) -> dict[int, StreamInfo]:
+        infos = _infos(client, streams)
         if self._options.fail_on_data_loss:
             for partition, stream in enumerate(streams):
-                check_nothing_lost(stream, starts[partition], looks[partition])
-        return looks
+                check_nothing_lost(stream, starts[partition], infos[partition])
+        return infos
 
-    def _shared_out(
+    def _share(
         self,
         client: Client,
         streams: list[str],
-        ends: dict[int, Offset],
-        looks: Mapping[int, StreamLook],
+        starts: Mapping[int, Offset],
+        infos: Mapping[int, StreamInfo],
         rows: int,
     ) -> dict[int, Offset]:
         # An equal share for each partition; those with less leave theirs to the ones that come after.
-        waiting = [index for index, look in looks.items() if look.last and look.last > ends[index].last]
-        waiting.sort(key=lambda index: looks[index].length)
-        for position, index in enumerate(waiting):
+        ends = dict(starts)
+        waiting = [
+            (info.length, index, info.last)
+            for index, info in infos.items()
+            if info.last is not None and info.last > ends[index].last
+        ]
+        for position, (_, index, last) in enumerate(sorted(waiting)):
             share = -(-rows // (len(waiting) - position))
-            last = looks[index].last
-            if share and last is not None:
+            if share:
                 size = self._options.rows_per_split
                 ends[index], count = at_most(client, streams[index], ends[index], last, share, size)
                 rows -= count
         return ends
 
-    def _bounded(self, partition: int, look: StreamLook) -> StreamLook:
-        if self._until is None or look.last is None:
-            return look
-        until = self._until.get(partition, StreamLook())
-        last = until.last or EntryId(0, 0)
-        if look.last <= last:
-            return look
-        return replace(look, last=last, entries_added=until.entries_added)
-
-    def _beginning(self, client: Client, stream: str) -> Offset:
-        look, start = look_at(client, stream), self._options.start or "latest"
-        if start == "latest":
-            return Offset(look.last_generated, look.entries_added)
-        if start == "earliest":
-            return Offset(EntryId(0, 0), look.removed)
-        if start.startswith(_GROUP_PREFIX):
-            return _position_of(client, stream, start.removeprefix(_GROUP_PREFIX), look)
-        place = first_id_of("start", start).previous()
-        return Offset(place, added_at_a_glance(look, place))
-
-    def _mirror(self, client: Client, streams: list[str], offsets: Mapping[int, Offset]) -> None:
+    def _move_group(self, client: Client, streams: list[str], offsets: Mapping[int, Offset]) -> None:
         group = self._options.commit_group
         if group is not None:
             for partition, offset in offsets.items():
                 move_group(client, streams[partition], group, offset.last, offset.added)
 
 
-_BEGINNING = Offset(EntryId(0, 0), 0)
+def _infos(client: Client, streams: list[str]) -> dict[int, StreamInfo]:
+    return {partition: read_info(client, stream) for partition, stream in enumerate(streams)}
 
 
-def _position_of(client: Client, stream: str, group: str, look: StreamLook) -> Offset:
-    with visible_errors("XINFO GROUPS", stream=stream, group=group):
-        infos = client.execute_command("XINFO GROUPS", stream.encode(), **AS_BYTES)  # type: ignore[no-untyped-call]
-    for info in map(as_mapping, infos):
-        if info["name"] == group.encode():
-            last, added = EntryId.parse(info["last-delivered-id"]), info.get("entries-read")
-            is_cut_off = look.removed and (look.first is None or look.first > last)
-            if added is None and (last == look.last_generated or not is_cut_off):
-                # Of one that trimming has passed, nobody knows how many entries it has missed.
-                added = added_at_a_glance(look, last)
+def _bounded(info: StreamInfo, until: StreamInfo) -> StreamInfo:
+    last = until.last or ZERO
+    if info.last is None or info.last <= last:
+        return info
+    return replace(info, last=last, entries_added=until.entries_added)
+
+
+def _beginning(client: Client, stream: str, start: str) -> Offset:
+    info = read_info(client, stream)
+    if start == "latest":
+        return Offset(info.last_generated, info.entries_added)
+    if start == "earliest":
+        return Offset(ZERO, info.removed)
+    if not start.startswith(_GROUP_PREFIX):
+        before = first_id_of("start", start).previous()
+        return Offset(before, info.added_up_to(before))
+    name = start.removeprefix(_GROUP_PREFIX)
+    groups = run_command(client, "XINFO GROUPS", stream.encode(), stream=stream, group=name)
+    for group in map(as_mapping, groups):
+        if group["name"] == name.encode():
+            last, added = EntryId.parse(group["last-delivered-id"]), group.get("entries-read")
+            is_cut_off = info.removed and (info.first is None or info.first > last)
+            if added is None and (last == info.last_generated or not is_cut_off):
+                # Of a group that trimming has passed, it is not known how many entries it has missed.
+                added = info.added_up_to(last)
             return Offset(last, added)
-    raise QueueError("start", stream=stream, group=group, reason="the stream has no such group")
+    raise QueueError("start", stream=stream, group=name, reason="the stream has no such group")

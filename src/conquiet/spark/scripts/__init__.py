@@ -20,14 +20,7 @@ Hashes = NDArray[np.uint64]
 
 _SAMPLE, _WALK, _MOVE_GROUP, _RECORD_PARTITIONS, _ADD_ROWS_BY_ID, _ADD_ROWS_OF_TASK = (
     LuaScript(files(__name__).joinpath(f"{name}.lua").read_bytes())
-    for name in (
-        "sample",
-        "walk",
-        "move_group",
-        "record_partitions",
-        "add_rows_by_id",
-        "add_rows_of_task",
-    )
+    for name in ("sample", "walk", "move_group", "record_partitions", "add_rows_by_id", "add_rows_of_task")
 )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +33,9 @@ class ServerConnection:
     def __init__(self, client: Client, stream: str) -> None:
         self._stream = stream
         with self._visible("connect"):
-            self._connection: Any = server_of(client, stream).connection_pool.get_connection()
+            if isinstance(client, RedisCluster):
+                client = client.get_redis_connection(client.get_node_from_key(stream))
+            self._connection: Any = client.connection_pool.get_connection()
         self._on_replies: deque[Callable[[Any], None]] = deque()
         # Behind raw commands an ECHO: the end of the replies is found by its text, without parsing them.
         token = secrets.token_hex(16)
@@ -78,14 +79,6 @@ class ServerConnection:
         """Drop the connection."""
         self._connection.disconnect()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _receive(self) -> None:
         with self._visible("receive"):
             try:
@@ -114,10 +107,3 @@ class ServerConnection:
 
     def _visible(self, operation: str) -> Any:
         return visible_errors(operation, stream=self._stream, group=None)
-
-
-def server_of(client: Client, stream: str) -> Any:
-    """The client of the one server that has the stream."""
-    if isinstance(client, RedisCluster):
-        return client.get_redis_connection(client.get_node_from_key(stream))
-    return client

@@ -1,4 +1,4 @@
-"""What is inside the envelopes of a topic's messages, found for a whole column at once."""
+"""Key, headers and payload of a topic's messages, found for a whole column of envelopes at once."""
 
 from __future__ import annotations
 
@@ -23,21 +23,14 @@ _HEADERS = ',"headers":{'
 _TIMESTAMP = '},"timestamp":'
 _PAYLOAD = ',"forGroup":null,"payload":{'
 
-_Numbers = NDArray[np.int64]
-
-
-def _rest_length() -> int:
-    encoded = Envelope(topic="", partition=0, payload={}, timestamp_ms=1_700_000_000_000).encode().decode()
-    return encoded.index(_PAYLOAD) + len(_PAYLOAD) - encoded.index(_HEADERS) - len(_HEADERS) - 1
-
-
 #: From the start of empty headers to that of the payload, with a time of 13 digits.
-_REST_LENGTH = _rest_length()
+_EMPTY = Envelope(topic="", partition=0, payload={}, timestamp_ms=1_700_000_000_000).encode().decode()
+_REST_LENGTH = _EMPTY.index(_PAYLOAD) + len(_PAYLOAD) - _EMPTY.index(_HEADERS) - len(_HEADERS) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Unwrapped:
-    """Three columns; where an entry is no message `data` is null and `problems` says why."""
+class DecodedEnvelopes:
+    """Three columns; where an entry is malformed `data` is null, and `problems` says why by index."""
 
     key: pa.StringArray
     headers: pa.MapArray
@@ -45,30 +38,39 @@ class Unwrapped:
     problems: dict[int, str]
 
 
-def unwrap(entries: pa.StringArray) -> Unwrapped:
+def decode_envelopes(entries: pa.StringArray) -> DecodedEnvelopes:
     """The key, headers and payload of each message; null entries stay null."""
-    places = _places_without_headers(entries) or _places(entries)
-    if places is None:
-        return _unwrap_one_by_one(entries)
-    _, ends = bounds_of(entries)
-    keys = pieces(entries, places.key, places.key_end)
-    headers = pieces(entries, places.headers, places.headers_end)
-    data = pieces(entries, places.payload, ends - 1)
-    return Unwrapped(_keys(keys), _headers(headers), data, {})
+    bounds = bounds_without_headers(entries) or bounds_with_headers(entries)
+    if bounds is None:
+        return _decode_one_by_one(entries)
+    # Few keys and headers differ: each text is parsed once.
+    keys = pieces(entries, bounds.key, bounds.key_end).dictionary_encode()
+    key_values = [
+        text[1:-1] if text.startswith('"') and "\\" not in text else json.loads(text)
+        for text in keys.dictionary.to_pylist()
+    ]
+    headers = pieces(entries, bounds.headers, bounds.headers_end).dictionary_encode()
+    header_values = [_pairs(json.loads(text)) for text in headers.dictionary.to_pylist()]
+    return DecodedEnvelopes(
+        pa.array(key_values, pa.string()).take(keys.indices),
+        pa.array(header_values, HEADERS).take(headers.indices),
+        pieces(entries, bounds.payload, bounds_of(entries)[1] - 1),
+        {},
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class PartBounds:
     """Where the parts of each envelope are in the buffer of the column."""
 
-    key: _Numbers
-    key_end: _Numbers
-    headers: _Numbers
-    headers_end: _Numbers
-    payload: _Numbers
+    key: NDArray[np.int64]
+    key_end: NDArray[np.int64]
+    headers: NDArray[np.int64]
+    headers_end: NDArray[np.int64]
+    payload: NDArray[np.int64]
 
 
-def _places_without_headers(entries: pa.StringArray) -> _Places | None:
+def bounds_without_headers(entries: pa.StringArray) -> PartBounds | None:
     """Of messages that were sent once and have no headers: all that follows the key is equally long."""
     if not len(entries) or entries.null_count or not _all(pc.starts_with(entries, _START)):
         return None
@@ -84,12 +86,11 @@ def _places_without_headers(entries: pa.StringArray) -> _Places | None:
     if not is_usual or not _all(pc.ends_with(entries, "}}")):
         return None
     key_end = starts + headers
-    return _Places(
-        starts + key + len(_KEY), key_end, key_end + len(_HEADERS) - 1, key_end + len(_HEADERS) + 1, payload
-    )
+    headers_end = key_end + len(_HEADERS) + 1
+    return PartBounds(starts + key + len(_KEY), key_end, headers_end - 2, headers_end, payload)
 
 
-def _places(entries: pa.StringArray) -> _Places | None:
+def bounds_with_headers(entries: pa.StringArray) -> PartBounds | None:
     """Of all messages that are written as we write them."""
     payload = pc.find_substring(entries, _PAYLOAD)
     is_usual = pc.and_(pc.starts_with(entries, _START), pc.greater(payload, 0))
@@ -101,53 +102,28 @@ def _places(entries: pa.StringArray) -> _Places | None:
     key, key_end, headers_end = (
         starts + pc.find_substring(heads, text).to_numpy() for text in (_KEY, _HEADERS, _TIMESTAMP)
     )
-    return _Places(key + len(_KEY), key_end, key_end + len(_HEADERS) - 1, headers_end + 1, payload_start)
+    return PartBounds(key + len(_KEY), key_end, key_end + len(_HEADERS) - 1, headers_end + 1, payload_start)
 
 
-def _unwrap_one_by_one(entries: pa.StringArray) -> Unwrapped:
-    keys: list[str | None] = []
-    headers: list[list[tuple[str, str]] | None] = []
-    data: list[str | None] = []
+def _decode_one_by_one(entries: pa.StringArray) -> DecodedEnvelopes:
+    envelopes: list[Envelope | None] = []
     problems = {}
     for index, text in enumerate(entries.to_pylist()):
         envelope = None
         if text is not None:
             try:
-                envelope = _envelope(text)
+                payload = decode_payload(text.encode())
+                check_envelope(payload)
+                envelope = Envelope.of(payload, topic="", partition=0)
             except ValueError as error:
                 problems[index] = str(error)
-        keys.append(None if envelope is None else envelope.key)
-        headers.append(None if envelope is None else _pairs(envelope.headers))
-        data.append(None if envelope is None else encode_payload(envelope.payload).decode())
-    return Unwrapped(
+        envelopes.append(envelope)
+    keys = [None if one is None else one.key for one in envelopes]
+    headers = [None if one is None else _pairs(one.headers) for one in envelopes]
+    data = [None if one is None else encode_payload(one.payload).decode() for one in envelopes]
+    return DecodedEnvelopes(
         pa.array(keys, pa.string()), pa.array(headers, HEADERS), pa.array(data, pa.string()), problems
     )
-
-
-def _envelope(text: str) -> Envelope:
-    payload = decode_payload(text.encode())
-    check_envelope(payload)
-    return Envelope.of(payload, topic="", partition=0)
-
-
-def _keys(texts: pa.StringArray) -> pa.StringArray:
-    # Few keys and headers differ: each text is parsed once.
-    encoded = texts.dictionary_encode()
-    keys = [_key(text) for text in encoded.dictionary.to_pylist()]
-    return pa.array(keys, pa.string()).take(encoded.indices)
-
-
-def _key(text: str) -> str | None:
-    if "\\" in text or not text.startswith('"'):
-        key: str | None = json.loads(text)
-        return key
-    return text[1:-1]
-
-
-def _headers(texts: pa.StringArray) -> pa.MapArray:
-    encoded = texts.dictionary_encode()
-    headers = [_pairs(json.loads(text)) for text in encoded.dictionary.to_pylist()]
-    return pa.array(headers, HEADERS).take(encoded.indices)
 
 
 def _pairs(headers: Any) -> list[tuple[str, str]]:

@@ -9,39 +9,37 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from conquiet.mq.envelope import Envelope
 
-_ID, _KEY, _HEADER = "\x00id", "\x00key", "\x00header"
+_ID, _KEY, _HEADERS = "\x00id", "\x00key", {"\x00header": ""}
 _TIMESTAMP_MS = 1_234_567_890_123
 
-_EMPTY = pa.scalar("", pa.string())
+_PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
 
 class EnvelopeEncoder:
     """Makes the envelopes of one partition of a topic."""
 
     def __init__(self, topic: str, partition: int) -> None:
-        encoded = Envelope(
+        # An envelope shows how it is written: what differs from row to row is cut out of it.
+        example = Envelope(
             topic=topic,
             partition=partition,
             payload={},
             id=_ID,
             key=_KEY,
-            headers={_HEADER: ""},
+            headers=_HEADERS,
             timestamp_ms=_TIMESTAMP_MS,
-        ).encode()
-        # The envelope itself says how it is written: only what differs from row to row is cut out of it.
-        parts = [json.dumps(_ID), json.dumps(_KEY), json.dumps({_HEADER: ""}, separators=(",", ":"))]
-        rest, pieces = encoded.decode(), []
-        for part in (*parts, str(_TIMESTAMP_MS), "{}"):
-            piece, _, rest = rest.partition(part)
-            pieces.append(piece)
-        self._before_id, self._before_key, self._before_headers, self._before_time, self._before_data = pieces
-        self._end = rest
+        )
+        headers = json.dumps(_HEADERS, separators=(",", ":"))
+        text, self._parts = example.encode().decode(), []
+        for part in (json.dumps(_ID), json.dumps(_KEY), headers, str(_TIMESTAMP_MS), "{}"):
+            before, _, text = text.partition(part)
+            self._parts.append(before)
+        self._parts.append(text)
 
     def encode(
         self,
@@ -57,25 +55,22 @@ class EnvelopeEncoder:
             ids = new_ids(len(data))
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
+        before_id, before_key, before_headers, before_time, before_data, end = self._parts
+        before_data = f"{before_time}{timestamp_ms}{before_data}"
         return pc.binary_join_element_wise(
-            pa.scalar(self._before_id + '"'),
-            ids,
-            pa.scalar('"' + self._before_key),
-            keys,
-            pa.scalar(self._before_headers),
-            headers,
-            pa.scalar(f"{self._before_time}{timestamp_ms}{self._before_data}"),
-            data,
-            pa.scalar(self._end),
-            _EMPTY,
+            f'{before_id}"', ids, f'"{before_key}', keys, before_headers, headers, before_data, data, end, ""
         )
 
 
 def new_ids(count: int) -> pa.StringArray:
-    """Unique names: random for each call, then counted, as `Envelope` does it."""
-    return pc.binary_join_element_wise(
-        pa.scalar(f"{secrets.token_hex(10)}-"), _numbers(-(-count // 1024) * 1024).slice(0, count), _EMPTY
-    )
+    """Unique ids: random for each call, then counted, as `Envelope` does it."""
+    numbers = _hexadecimals(-(-count // 1024) * 1024).slice(0, count)
+    return pc.binary_join_element_wise(f"{secrets.token_hex(10)}-", numbers, "")
+
+
+@lru_cache(maxsize=4)
+def _hexadecimals(count: int) -> pa.StringArray:
+    return pa.array([f"{number:x}" for number in range(count)], pa.string())
 
 
 def json_keys(keys: pa.StringArray) -> pa.StringArray:
@@ -101,17 +96,9 @@ def with_headers(headers: pa.StringArray, more: Mapping[str, str]) -> pa.StringA
     return pa.array(texts, pa.string()).take(encoded.indices)
 
 
-_PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
-
-
 def _json_of(pairs: Sequence[tuple[str, str | None]] | None) -> str:
     headers = dict(pairs or ())
     for name, value in headers.items():
         if value is None:
             raise ValueError(f"headers must be strings, got {name!r}: None")
     return json.dumps(headers, ensure_ascii=False, separators=(",", ":"))
-
-
-@lru_cache(maxsize=4)
-def _numbers(count: int) -> pa.StringArray:
-    return pa.array([f"{number:x}" for number in np.arange(count).tolist()], pa.string())

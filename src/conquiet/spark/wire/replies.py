@@ -15,11 +15,10 @@ from conquiet.spark.entry_ids import EntryId
 from conquiet.spark.wire.texts import bounds_of, pieces
 
 _Bytes = NDArray[np.uint8]
-_Places = NDArray[np.int64]
+_Indexes = NDArray[np.int64]
 
 # An entry is `*2 CRLF $15 CRLF 1700000000000-0 CRLF *2 CRLF $4 CRLF data CRLF $200 CRLF {…} CRLF`.
 _LINE_FEED, _DOLLAR, _LONGEST_COUNT = 10, 36, 32
-_NOTHING = pa.array([], pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +28,8 @@ class Entries:
     ids: pa.BinaryArray
     #: The field `data`; null where an entry has anything but this one field.
     data: pa.BinaryArray
-    #: The fields of those others, by their place.
-    odd: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    #: All fields of those others, by index.
+    others: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -39,13 +38,14 @@ class Entries:
         """The id of one entry."""
         return EntryId.parse(self.ids[index].as_py())
 
+    def fields_at(self, index: int) -> tuple[bytes, ...]:
+        """Names and values of one entry, in turns."""
+        return self.others.get(index) or (b"data", self.data[index].as_py())
+
     def without_first(self) -> Entries:
         """All but the first one."""
-        return Entries(
-            self.ids.slice(1),
-            self.data.slice(1),
-            {place - 1: odd for place, odd in self.odd.items() if place},
-        )
+        others = {index - 1: fields for index, fields in self.others.items() if index}
+        return Entries(self.ids.slice(1), self.data.slice(1), others)
 
 
 def entries_of(reply: _Bytes) -> Entries:
@@ -56,11 +56,25 @@ def entries_of(reply: _Bytes) -> Entries:
     """
     if reply[0] == ord("-"):
         raise ResponseError(reply[1:-2].tobytes().decode(errors="replace"))
-    entries = _as_written_by_us(reply)
-    return _one_by_one(reply) if entries is None else entries
+    entries = as_written_by_us(reply)
+    if entries is not None:
+        return entries
+    reader = hiredis.Reader()
+    reader.feed(reply.tobytes())
+    ids: list[bytes] = []
+    data: list[bytes | None] = []
+    others: dict[int, tuple[bytes, ...]] = {}
+    for entry_id, fields in reader.gets():
+        is_ours = len(fields) == 2 and fields[0] == b"data"
+        if not is_ours:
+            others[len(ids)] = tuple(fields)
+        ids.append(entry_id)
+        data.append(fields[1] if is_ours else None)
+    return Entries(pa.array(ids, pa.binary()), pa.array(data, pa.binary()), others)
 
 
-def _as_written_by_us(reply: _Bytes) -> Entries | None:
+def as_written_by_us(reply: _Bytes) -> Entries | None:
+    """All entries at once if each has the one field `data`; else, or if a payload looks like more, `None`."""
     newline = int(np.argmax(reply[:_LONGEST_COUNT] == _LINE_FEED))
     count = int(reply[1 : newline - 1].tobytes())
     marks = np.flatnonzero((reply[:-1] == _LINE_FEED) & (reply[1:] == _DOLLAR))
@@ -69,7 +83,7 @@ def _as_written_by_us(reply: _Bytes) -> Entries | None:
     if len(marks) != 3 * count:
         return None
     if not count:
-        return Entries(_NOTHING, _NOTHING)
+        return Entries(pa.array([], pa.binary()), pa.array([], pa.binary()))
     id_mark, name_mark, data_mark = marks.reshape(count, 3).T
     is_data = np.array_equal(data_mark, name_mark + 10) and (
         reply[name_mark[:, None] + np.arange(5, 9)] == np.frombuffer(b"data", dtype=np.uint8)
@@ -77,46 +91,23 @@ def _as_written_by_us(reply: _Bytes) -> Entries | None:
     if not np.all(is_data):
         return None
     id_end, data_end = name_mark - 5, np.append(id_mark[1:] - 3, len(reply)) - 2
-    return _sliced(
-        reply, _after_length(id_mark, id_end), id_end, _after_length(data_mark, data_end), data_end
+    # The reply itself is the buffer of an array in which ids, payloads and what is between them take turns.
+    bounds = [_after_length(id_mark, id_end), id_end, _after_length(data_mark, data_end), data_end]
+    offsets = np.concatenate([[0], np.stack(bounds, axis=1).ravel(), [len(reply)]]).astype(np.int32)
+    parts = pa.BinaryArray.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(reply)]
     )
+    index = np.arange(count) * 4
+    return Entries(parts.take(pa.array(index + 1)), parts.take(pa.array(index + 3)))
 
 
-def _after_length(mark: _Places, end: _Places) -> _Places:
+def _after_length(mark: _Indexes, end: _Indexes) -> _Indexes:
     # `LF $ 200 CRLF payload`: how many digits the length has follows from what they and it take together.
     both = end - mark - 4
     digits = np.ones_like(both)
     for more in range(1, len(str(both.max(initial=0)))):
         digits += both >= 10**more + more + 1
     return mark + 4 + digits
-
-
-def _sliced(
-    reply: _Bytes, id_start: _Places, id_end: _Places, data_start: _Places, data_end: _Places
-) -> Entries:
-    # The reply itself is the buffer of an array in which ids, payloads and what is between them take turns.
-    places = np.stack([id_start, id_end, data_start, data_end], axis=1).ravel()
-    offsets = np.concatenate([[0], places, [len(reply)]]).astype(np.int32)
-    pieces = pa.BinaryArray.from_buffers(
-        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(reply)]
-    )
-    index = np.arange(len(id_start)) * 4
-    return Entries(pieces.take(pa.array(index + 1)), pieces.take(pa.array(index + 3)))
-
-
-def _one_by_one(reply: _Bytes) -> Entries:
-    reader = hiredis.Reader()
-    reader.feed(reply.tobytes())
-    ids: list[bytes] = []
-    data: list[bytes | None] = []
-    odd: dict[int, tuple[bytes, ...]] = {}
-    for entry_id, fields in reader.gets():
-        is_ours = len(fields) == 2 and fields[0] == b"data"
-        if not is_ours:
-            odd[len(ids)] = tuple(fields)
-        ids.append(entry_id)
-        data.append(fields[1] if is_ours else None)
-    return Entries(pa.array(ids, pa.binary()), pa.array(data, pa.binary()), odd)
 
 
 def milliseconds_of(ids: pa.BinaryArray) -> NDArray[np.int64]:
@@ -127,6 +118,6 @@ def milliseconds_of(ids: pa.BinaryArray) -> NDArray[np.int64]:
     try:
         numbers: NDArray[np.int64] = milliseconds.cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid:
-        # An id that somebody chose may say any number up to 2**64 - 1.
+        # An id that was given to XADD may have any number up to 2**64 - 1.
         numbers = np.array([min(int(text), 2**62) for text in milliseconds.to_pylist()], dtype=np.int64)
     return np.minimum(numbers, 2**62)

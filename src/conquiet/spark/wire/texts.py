@@ -1,4 +1,4 @@
-"""Columns of text by their places in the column's buffer."""
+"""Columns of text as bytes in the column's buffer."""
 
 from __future__ import annotations
 
@@ -17,22 +17,17 @@ def bounds_of(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def pieces(texts: pa.StringArray, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.StringArray:
-    """A piece of each text, by its places in the array's buffer."""
-    places = np.stack([starts, ends], axis=1).ravel()
-    data = texts.buffers()[2]
-    offsets = np.concatenate([[0], places]).astype(np.int32)
-    parts = pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), data)
+    """A piece of each text, by where it starts and ends in the array's buffer."""
+    offsets = np.concatenate([[0], np.stack([starts, ends], axis=1).ravel()]).astype(np.int32)
+    parts = pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), texts.buffers()[2])
     return parts.take(pa.array(np.arange(len(starts)) * 2 + 1))
 
 
 def looks_like_objects(texts: pa.StringArray) -> NDArray[np.bool_]:
-    """Whether each text begins and ends with a brace; a null does, since there is nothing to object to."""
+    """Whether each text begins and ends with a brace; true for a null."""
     starts, ends = bounds_of(texts)
     buffer = np.frombuffer(texts.buffers()[2] or b"\0", dtype=np.uint8)
-    last = len(buffer) - 1
-    has_braces = (buffer[np.minimum(starts, last)] == ord("{")) & (buffer[ends - 1] == ord("}"))
-    has_braces &= ends - starts >= 2
-    if texts.null_count:
-        has_braces |= texts.is_null().to_numpy(zero_copy_only=False)
-    result: NDArray[np.bool_] = has_braces
-    return result
+    opens = buffer[np.minimum(starts, len(buffer) - 1)] == ord("{")
+    has_braces: NDArray[np.bool_] = opens & (buffer[ends - 1] == ord("}")) & (ends - starts >= 2)
+    has_braces |= texts.is_null().to_numpy(zero_copy_only=False)
+    return has_braces

@@ -14,13 +14,7 @@ from redis.exceptions import ResponseError
 
 from conquiet.queue.connection import queue_error
 from conquiet.spark.errors import RowsDifferError
-from conquiet.spark.scripts import (
-    AddedRows,
-    Hashes,
-    TaskKey,
-    add_rows_by_id,
-    add_rows_of_task,
-)
+from conquiet.spark.scripts import AddedRows, Hashes, TaskKey, add_rows_by_id, add_rows_of_task
 from conquiet.spark.wire.connection import ServerConnection
 from conquiet.spark.wire.texts import bounds_of
 from conquiet.spark.write.targets import StreamRows
@@ -139,7 +133,7 @@ class PlainWriter:
     def __init__(self, connection: ServerConnection, stream: str) -> None:
         self._connection = connection
         self._stream = stream
-        # The command for an empty row, up to the length of the row: so only this much is packed row by row.
+        # redis-py packs the command of an empty row; Arrow joins each row and its length to the start of it.
         empty = connection.pack("XADD", stream, "*", "data", "")
         self._command_start = empty.decode().removesuffix("0\r\n\r\n")
 

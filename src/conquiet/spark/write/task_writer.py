@@ -8,18 +8,13 @@ from types import TracebackType
 import pyarrow as pa
 
 from conquiet.errors import QueueError
-from conquiet.queue.connection import Client, key_beside
+from conquiet.queue.connection import Client, key_beside, server_of
 from conquiet.spark.address import open_topic
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.scripts import TaskKey, record_partitions
 from conquiet.spark.task_context import Attempt
-from conquiet.spark.wire.connection import ServerConnection, server_of
-from conquiet.spark.write.stream_writers import (
-    OncePerIdWriter,
-    OncePerTaskWriter,
-    PlainWriter,
-    StreamWriter,
-)
+from conquiet.spark.wire.connection import ServerConnection
+from conquiet.spark.write.stream_writers import OncePerIdWriter, OncePerTaskWriter, PlainWriter, StreamWriter
 from conquiet.spark.write.targets import StreamTarget, Target
 
 
@@ -46,7 +41,7 @@ class TaskWriter:
         self._target = target
         self._options = options
         self._attempt = attempt
-        self._connections: dict[int, ServerConnection] = {}
+        self._connections: dict[str, ServerConnection] = {}
         self._writers: dict[str, StreamWriter] = {}
         self._is_once_per_task = options.dedupe == "rows" and options.dedupe_column is None
         self._partitions: TaskPartitions | None = None
@@ -88,7 +83,7 @@ class TaskWriter:
             connection.close()
 
     def _open_writer(self, stream: str) -> StreamWriter:
-        server, options = id(server_of(self._client, stream)), self._options
+        server, options = server_of(self._client, stream), self._options
         connection = self._connections.get(server) or ServerConnection(self._client, stream)
         self._connections[server] = connection
         writer: StreamWriter
@@ -99,7 +94,7 @@ class TaskWriter:
             writer = PlainWriter(connection, stream)
         else:
             if self._partitions is not None:
-                # Before the first row: an attempt after a crash looks into the record for what was added.
+                # Before the first row: after a crash the next attempt learns from the record what was added.
                 self._partitions.record(stream)
                 if not self.keys:
                     self.keys.append(self._partitions.key)

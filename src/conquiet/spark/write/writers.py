@@ -14,10 +14,10 @@ from conquiet.spark.options import WriteOptions
 from conquiet.spark.task_context import BATCH_ID, QUERY_ID, Attempt, current_task
 from conquiet.spark.write.task_writer import TaskWriter, open_target
 
-#: Longer than an attempt that was told to stop goes on.
+#: Longer than an attempt goes on after Spark has stopped it.
 _STRAGGLERS_MS = 600_000
 
-#: In the place of a task's batch: an attempt with any other is too late.
+#: As the batch of a task: an attempt with any other batch is too late.
 _AFTER_EVERY_BATCH = "9" * 20
 
 #: Columns of entries that were read; the entry that is written has its own.
