@@ -1,0 +1,192 @@
+"""What the one engine must not do to a partition: each of these failed when it was written."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+
+import pytest
+from sqlalchemy import event, insert
+from sqlalchemy.exc import OperationalError
+
+from conquiet import DrainLimits, Inbox, QueueError
+from conquiet.mq import (
+    ConsumerConfig,
+    DeadLetter,
+    Message,
+    Retry,
+    RetryPolicy,
+    drain_partition,
+)
+from conquiet.mq.own.partition import LeasedPartition
+from tests.conftest import effects
+from tests.eventually import eventually
+from tests.with_redis.mq.consuming import GROUP, quick
+
+
+def drain(topic, handler, engine=None, *, inbox=None, config=None, **limits):
+    limits = DrainLimits(**{"idle_ms": 20} | limits)
+    return drain_partition(topic, 0, GROUP, handler, engine, limits, inbox=inbox, config=config)
+
+
+def write_effect(msg, session) -> None:
+    session.execute(insert(effects), {"entry_id": msg.id, "note": str(msg.payload)})
+
+
+def test_retries_that_wait_do_not_end_a_drain_before_new_messages(topic, send):
+    """Many pages of a take-over have nothing that can be handled: that is not a partition without work."""
+    send(600)
+    later = ConsumerConfig(retry=RetryPolicy(base_delay_ms=60_000), ordering="strict")
+    drain(topic, lambda msg: Retry(), config=later, max_messages=600, max_failures=None)
+    send(1, start=-1)
+    seen = []
+
+    report = drain(topic, lambda msg: seen.append(msg.payload["n"]), config=later, batch_size=10)
+
+    print(report)
+    assert seen == [-1]
+
+
+def test_retries_that_are_due_do_not_keep_new_messages_waiting(topic, send):
+    """More retries than can be handled until they are due again, as when a service times out for each."""
+    send(2)
+    policy = RetryPolicy(base_delay_ms=0, max_attempts=1_000)
+    seen = []
+
+    def handler(msg):
+        seen.append(msg.payload["n"])
+        if msg.payload["n"] < 2:
+            if msg.attempt == 2 and msg.payload["n"] == 0:
+                send(1, start=2)
+            time.sleep(0.01)
+            return Retry(delay_ms=0)
+        return None
+
+    config = ConsumerConfig(retry=policy)
+    drain(topic, handler, config=config, max_duration_s=2, idle_ms=500, max_failures=None)
+
+    print(seen)
+    assert 2 in seen[:10]
+
+
+def test_what_was_acked_is_reported_as_handled_if_redis_fails_during_the_wait(topic, send, monkeypatch):
+    send(3)
+
+    def fails(self, last_seen, block_ms):
+        raise QueueError("XREAD", stream=self.stream, group=self.group, reason="connection reset")
+
+    monkeypatch.setattr(LeasedPartition, "wait_for_new", fails)
+    with pytest.raises(QueueError) as caught:
+        drain(topic, lambda msg: None)
+
+    report = caught.value.drain_report
+    print(report)
+    assert (report.handled, report.taken_over) == (3, 0)
+
+
+def test_a_ctrl_c_during_the_wait_leaves_the_report_right(topic, send, monkeypatch):
+    send(3)
+
+    def interrupted(self, last_seen, block_ms):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LeasedPartition, "wait_for_new", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        drain(topic, lambda msg: None)
+
+    report = caught.value.drain_report
+    assert (report.handled, report.taken_over) == (3, 0)
+
+
+def test_strict_order_holds_for_what_was_parked_behind_a_message_that_others_settled(
+    topic, producer, client
+):
+    keyed = [Message(payload={"n": n}, key="other" if n == 2 else "anna") for n in range(4)]
+    ids = producer.send_many(topic.name, keyed)
+    seen = []
+
+    def handler(msg):
+        n = msg.payload["n"]
+        if n == 0:
+            return Retry(delay_ms=60_000)
+        if n == 2:
+            # An administrator acks the message that is about to wait for its retry.
+            client.xack(topic.keys.stream(0), GROUP, ids[0])
+            time.sleep(0.15)
+        seen.append(n)
+
+    drain(topic, handler, config=ConsumerConfig(ordering="strict"), idle_ms=100)
+
+    assert [n for n in seen if n != 2] == [1, 3]
+
+
+def test_a_consumer_keeps_nothing_of_what_failed(topic, send, start):
+    """A traceback keeps the locals of its frames: a consumer that runs for weeks must let them go."""
+    send(50)
+    kept = weakref.WeakSet()
+
+    class Frame:
+        """A big thing that a handler works on."""
+
+    seen = []
+
+    def handler(msg):
+        frame = Frame()
+        kept.add(frame)
+        seen.append(msg.id)
+        raise ValueError(msg.id)
+
+    start(topic, handler, config=quick(retry=RetryPolicy(max_attempts=1)))
+    eventually(lambda: len(seen) == 50)
+    send(1, start=99)
+    eventually(lambda: len(seen) == 51)
+    time.sleep(0.5)
+    gc.collect()
+
+    assert len(kept) <= 1
+
+
+@pytest.mark.parametrize("answer", [DeadLetter(None), DeadLetter(ValueError("x")), Retry(reason=None)])
+def test_an_answer_whose_reason_is_no_text_ends_no_consumer(topic, send, start, answer):
+    send(2)
+    seen = []
+
+    def handler(msg):
+        seen.append(msg.payload["n"])
+        return answer if msg.payload["n"] == 0 else None
+
+    running = start(topic, handler, config=quick())
+    eventually(lambda: 1 in seen or not running.is_running)
+    time.sleep(0.5)
+
+    assert running.is_running, running.error
+
+
+def test_an_inbox_that_fails_while_a_message_is_given_up_ends_no_consumer(topic, send, start, engine):
+    send(1)
+    policy = RetryPolicy(max_attempts=2, base_delay_ms=10)
+    died = quick(retry=policy)
+
+    class Died(BaseException):
+        pass
+
+    def dies(msg, session):
+        raise Died
+
+    for _ in range(2):
+        with pytest.raises(Died):
+            drain(topic, dies, engine, inbox=Inbox(), config=died)
+    failures = []
+
+    def refuse(_connection, _cursor, statement, *_more):
+        if statement.startswith("SELECT") and "message_key" in statement and len(failures) < 1:
+            failures.append(statement)
+            raise OperationalError(statement, {}, Exception("gone"), connection_invalidated=True)
+
+    event.listen(engine, "before_cursor_execute", refuse)
+    running = start(topic, write_effect, engine=engine, inbox=Inbox(), config=quick(retry=policy))
+    eventually(lambda: failures or not running.is_running)
+    time.sleep(1)
+
+    assert running.is_running, repr(running.error)
