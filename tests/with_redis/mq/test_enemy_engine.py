@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import time
 import weakref
 
@@ -190,3 +191,91 @@ def test_an_inbox_that_fails_while_a_message_is_given_up_ends_no_consumer(topic,
     time.sleep(1)
 
     assert running.is_running, repr(running.error)
+
+
+def test_an_error_that_is_its_own_cause_is_retried_as_any_other(topic, send):
+    """`raise error from error`: whoever walks along the causes never comes to an end."""
+    send(2)
+    seen = []
+
+    def handler(msg):
+        seen.append(msg.payload["n"])
+        if msg.payload["n"] == 0:
+            try:
+                raise KeyError("sku")
+            except KeyError as error:
+                raise error from error
+
+    def hangs(*_signal):
+        pytest.fail("the loop hangs")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.setitimer(signal.ITIMER_REAL, 3)
+    try:
+        report = drain(topic, handler)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert (report.retried, report.handled, seen) == (1, 1, [0, 1])
+
+
+def test_after_an_outage_a_message_is_handled_as_it_was_sent(topic, send, engine):
+    """It is the same attempt, so it must be the same message, whatever its handler did to it."""
+    send(1)
+    is_down = []
+    seen = []
+
+    @event.listens_for(engine, "engine_connect")
+    def refuse(_connection):
+        if is_down and is_down.pop():
+            raise OperationalError("connect", {}, Exception("down"))
+
+    def handler(msg, session):
+        seen.append(msg.payload.pop("n", None))
+        if len(seen) == 1:
+            is_down.append(True)
+            raise OperationalError("INSERT", {}, Exception("gone"), connection_invalidated=True)
+
+    drain(topic, handler, engine, idle_ms=300)
+
+    assert seen == [0, 0]
+
+
+def test_an_outage_is_over_when_the_inbox_answers_again(topic, send, engine):
+    """Else the first hiccup, hours later, looks like an outage of hours."""
+    from conquiet.consume.attempt import Attempts
+
+    send(1)
+    policy = RetryPolicy(max_attempts=2)
+
+    class Died(BaseException):
+        pass
+
+    def dies(msg, session):
+        raise Died
+
+    for _ in range(2):
+        with pytest.raises(Died):
+            drain(topic, dies, engine, inbox=Inbox(), config=quick(retry=policy))
+    found, down = [], [True]
+    tolerate = Attempts.tolerate
+
+    def noted(self, msg, error):
+        found.append(self._database)
+        tolerate(self, msg, error)
+
+    def refuse(_connection):
+        if down and found == []:
+            raise OperationalError("connect", {}, Exception("down"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Attempts, "tolerate", noted)
+        inbox = Inbox()
+        inbox.create_table(engine)
+        patch.setattr(Inbox, "create_table", lambda self, engine: None)
+        event.listen(engine, "engine_connect", refuse)
+        report = drain(topic, write_effect, engine, inbox=inbox, config=quick(retry=policy), idle_ms=300)
+
+    assert report.dead_lettered == 1
+    assert not found[0].is_on
