@@ -5,15 +5,16 @@ from __future__ import annotations
 import datetime
 import json
 import time
+from contextlib import suppress
 
 import pytest
 from sqlalchemy import create_engine, event, insert, select
 from sqlalchemy.exc import OperationalError
 
-from conquiet import DrainError, DrainLimits, Inbox, QueueError, drain
+from conquiet import DrainError, DrainLimits, Inbox, QueueConsumer, QueueError, drain
 from conquiet.consume.dead_letter import dead_letter_stream
-from conquiet.errors import DatabaseUnavailableError
-from conquiet.mq import DeadLetter
+from conquiet.errors import DatabaseUnavailableError, MessageRejectedError
+from conquiet.mq import DeadLetter, Retry
 from tests.conftest import effects
 
 GROUP = "billing"
@@ -61,12 +62,11 @@ def test_a_dead_letter_that_redis_refuses_keeps_no_committed_message_from_its_ac
         time.sleep(0.03)
         return DeadLetter("broken") if msg.payload["n"] == 1 else None
 
-    with pytest.raises(QueueError) as caught:
+    with pytest.raises(QueueError):
         drain(queue, handler, engine, DrainLimits(max_messages=8, idle_ms=50))
 
     committed = effect_ids(engine)
     left = pending(client, stream)
-    print(caught.value, caught.value.drain_report, left, sep="\n")
     assert set(committed).isdisjoint(left), "committed, and will be handled once more"
     begun = {*committed, ids[1]}
     assert all(idle > 10**9 for entry_id, (_, _, idle) in left.items() if entry_id not in begun), (
@@ -83,9 +83,8 @@ def test_pending_entries_that_were_trimmed_do_not_end_a_drain_before_new_message
     client.xtrim(stream, maxlen=0, approximate=False)
     (new,) = queue.enqueue_many([{"n": -1}])
 
-    report = drain(queue, write_effect, engine, DrainLimits(idle_ms=20))
+    drain(queue, write_effect, engine, DrainLimits(idle_ms=20))
 
-    print(report)
     assert effect_ids(engine) == [new]
 
 
@@ -107,7 +106,7 @@ def test_a_drain_without_a_database_fails_also_when_its_time_is_over(make_queue)
     engine, _ = unavailable(after_s=0.3)
 
     with pytest.raises(DatabaseUnavailableError):
-        print(drain(queue, write_effect, engine, DrainLimits(max_duration_s=0.3)))
+        drain(queue, write_effect, engine, DrainLimits(max_duration_s=0.3))
 
 
 def test_a_handler_that_has_no_database_of_its_own_runs_once_in_a_drain(make_queue, engine):
@@ -136,6 +135,7 @@ def test_a_dead_letter_whose_payload_the_handler_has_changed_ends_no_drain(
             msg.payload["at"] = datetime.datetime.now(datetime.UTC)
             return DeadLetter("too late")
         write_effect(msg, session)
+        return None
 
     report = drain(queue, handler, engine, DrainLimits(idle_ms=50))
 
@@ -166,11 +166,10 @@ def test_a_dead_letter_with_a_reason_that_is_no_text_ends_no_drain(make_queue, e
         if msg.payload["n"] == 0:
             return DeadLetter(reason)
         write_effect(msg, session)
+        return None
 
-    try:
+    with suppress(DrainError):
         drain(queue, handler, engine, DrainLimits(idle_ms=50))
-    except DrainError as error:
-        print(error)
 
     assert effect_ids(engine) == ids[1:]
 
@@ -188,10 +187,9 @@ def test_an_inbox_that_fails_while_a_message_is_given_up_leaves_it_free_for_othe
             raise OperationalError(statement, {}, Exception("server closed the connection"))
 
     event.listen(engine, "before_cursor_execute", refuse)
-    with pytest.raises(Exception, match="closed the connection") as caught:
+    with pytest.raises(Exception, match="closed the connection"):
         drain(queue, write_effect, engine, DrainLimits(idle_ms=50, max_deliveries=1), inbox=inbox)
 
-    print(type(caught.value), caught.value.drain_report)
     ((_, _, idle),) = pending(client, stream).values()
     assert idle > 10**9
 
@@ -218,3 +216,31 @@ def test_a_dead_letter_is_counted_as_one_when_the_read_after_it_fails(make_queue
 
     report = caught.value.drain_report
     assert (report.dead_lettered, report.taken_over) == (1, 0)
+
+
+def test_the_span_of_a_message_that_run_refuses_does_not_say_that_it_was_handled(make_queue, engine, spans):
+    queue = make_queue()
+    queue.enqueue({"n": 1})
+
+    with pytest.raises(MessageRejectedError):
+        QueueConsumer(queue).run(handler=lambda _msg, _session: Retry(), engine=engine)
+
+    assert spans.one("process").attributes["conquiet.outcome"] != "handled"
+
+
+def test_a_report_of_a_drain_that_could_not_settle_adds_up(make_queue, engine, client, stream):
+    queue = make_queue()
+    queue.enqueue_many([{"n": n} for n in range(8)])
+    client.set(dead_letter_stream(stream), "not a stream")
+
+    def handler(msg, session):
+        time.sleep(0.15)
+        return DeadLetter("broken")
+
+    with pytest.raises(QueueError) as caught:
+        drain(queue, handler, engine, DrainLimits(idle_ms=50))
+
+    found = caught.value.drain_report
+    parts = ("handled", "skipped", "failed", "retried", "dead_lettered", "handed_back", "taken_over")
+    assert found.read == sum(getattr(found, part) for part in parts)
+    assert found.dead_lettered == 0

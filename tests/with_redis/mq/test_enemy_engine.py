@@ -12,6 +12,7 @@ from sqlalchemy import event, insert
 from sqlalchemy.exc import OperationalError
 
 from conquiet import DrainLimits, Inbox, QueueError
+from conquiet.consume.attempt import Attempts
 from conquiet.mq import (
     ConsumerConfig,
     DeadLetter,
@@ -43,9 +44,8 @@ def test_retries_that_wait_do_not_end_a_drain_before_new_messages(topic, send):
     send(1, start=-1)
     seen = []
 
-    report = drain(topic, lambda msg: seen.append(msg.payload["n"]), config=later, batch_size=10)
+    drain(topic, lambda msg: seen.append(msg.payload["n"]), config=later, batch_size=10)
 
-    print(report)
     assert seen == [-1]
 
 
@@ -67,7 +67,6 @@ def test_retries_that_are_due_do_not_keep_new_messages_waiting(topic, send):
     config = ConsumerConfig(retry=policy)
     drain(topic, handler, config=config, max_duration_s=2, idle_ms=500, max_failures=None)
 
-    print(seen)
     assert 2 in seen[:10]
 
 
@@ -82,7 +81,6 @@ def test_what_was_acked_is_reported_as_handled_if_redis_fails_during_the_wait(to
         drain(topic, lambda msg: None)
 
     report = caught.value.drain_report
-    print(report)
     assert (report.handled, report.taken_over) == (3, 0)
 
 
@@ -100,9 +98,7 @@ def test_a_ctrl_c_during_the_wait_leaves_the_report_right(topic, send, monkeypat
     assert (report.handled, report.taken_over) == (3, 0)
 
 
-def test_strict_order_holds_for_what_was_parked_behind_a_message_that_others_settled(
-    topic, producer, client
-):
+def test_strict_order_holds_for_what_was_parked_behind_a_message_that_others_settled(topic, producer, client):
     keyed = [Message(payload={"n": n}, key="other" if n == 2 else "anna") for n in range(4)]
     ids = producer.send_many(topic.name, keyed)
     seen = []
@@ -116,6 +112,7 @@ def test_strict_order_holds_for_what_was_parked_behind_a_message_that_others_set
             client.xack(topic.keys.stream(0), GROUP, ids[0])
             time.sleep(0.15)
         seen.append(n)
+        return None
 
     drain(topic, handler, config=ConsumerConfig(ordering="strict"), idle_ms=100)
 
@@ -244,8 +241,6 @@ def test_after_an_outage_a_message_is_handled_as_it_was_sent(topic, send, engine
 
 def test_an_outage_is_over_when_the_inbox_answers_again(topic, send, engine):
     """Else the first hiccup, hours later, looks like an outage of hours."""
-    from conquiet.consume.attempt import Attempts
-
     send(1)
     policy = RetryPolicy(max_attempts=2)
 
@@ -279,3 +274,15 @@ def test_an_outage_is_over_when_the_inbox_answers_again(topic, send, engine):
 
     assert report.dead_lettered == 1
     assert not found[0].is_on
+
+
+def test_a_parked_message_is_received_once(topic, producer, spans):
+    producer.send_many(topic.name, [Message(payload={"n": n}, key="anna") for n in range(3)])
+
+    def handler(msg):
+        return Retry(delay_ms=50) if msg.payload["n"] == 0 and msg.attempt == 1 else None
+
+    drain(topic, handler, config=ConsumerConfig(ordering="strict"), idle_ms=200)
+
+    # The first one twice: it was delivered twice.
+    assert len(spans.all("receive")) == 4
