@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from conquiet.embedded import EmbeddedServer
     from conquiet.errors import (
         ConquietError,
+        DatabaseUnavailableError,
         DbError,
         DrainError,
         DrainFailure,
         EmbeddedServerError,
         MalformedEntry,
         MalformedEntryError,
+        MessageRejectedError,
         QueueError,
     )
     from conquiet.queue import (
@@ -52,6 +54,7 @@ _HOME_OF = {
     "Ack": "conquiet.consume",
     "BacklogStats": "conquiet.queue",
     "ConquietError": "conquiet.errors",
+    "DatabaseUnavailableError": "conquiet.errors",
     "DbError": "conquiet.errors",
     "DbSession": "conquiet.db",
     "DeadLetter": "conquiet.consume",
@@ -64,6 +67,7 @@ _HOME_OF = {
     "Inbox": "conquiet.db",
     "MalformedEntry": "conquiet.errors",
     "MalformedEntryError": "conquiet.errors",
+    "MessageRejectedError": "conquiet.errors",
     "Outbox": "conquiet.db",
     "OutboxRelay": "conquiet.consume",
     "QueueConfig": "conquiet.queue",
@@ -89,6 +93,7 @@ __all__ = [
     "Ack",
     "BacklogStats",
     "ConquietError",
+    "DatabaseUnavailableError",
     "DbError",
     "DbSession",
     "DeadLetter",
@@ -101,6 +106,7 @@ __all__ = [
     "Inbox",
     "MalformedEntry",
     "MalformedEntryError",
+    "MessageRejectedError",
     "Outbox",
     "OutboxRelay",
     "QueueConfig",

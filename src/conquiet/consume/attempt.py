@@ -47,11 +47,12 @@ class Attempts(Generic[M]):
             DatabaseUnavailableError: it was not an attempt; see `tolerate`.
         """
         settlement = self._channel.settlement_without_handler(msg)
-        if settlement is not None and settlement.kind == "dead_letter" and self._handling.has_handled(msg):
-            # Committed and not acked: a replay of the dead letter would do it a second time.
-            settlement = None
         if settlement is not None:
-            return settlement
+            # Committed and not acked: a replay of the dead letter would do it a second time.
+            has_handled = settlement.kind == "dead_letter" and self._handling.has_handled(msg)
+            self.database.ended()
+            if not has_handled:
+                return settlement
         self.handled_since = time.monotonic()
         self.handled = msg
         try:
@@ -71,7 +72,6 @@ class Attempts(Generic[M]):
         """Log that the message waits for the database; raises the error if that has lasted too long."""
         if self.database.failed():
             raise error
-        self._channel.count_outage()
         extra = self._spans.log_fields(msg.id)
         _log.warning(
             "database unavailable, entry %s of %s waits: %s", msg.id, self._channel, error, extra=extra

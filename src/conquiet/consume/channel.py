@@ -58,6 +58,8 @@ class Channel(Protocol[M]):
     max_outage_s: float
     #: During how many outages one message may be in its handler before it is the one at fault; 0: none.
     max_outages_of_message: int
+    #: Whether the last read looked for new messages: only then does an empty batch mean that there are none.
+    is_caught_up: bool
     #: Whether other consumers could take what waits here: then a slow handler reads fewer messages at a time.
     is_shared: bool
     #: Messages that were delivered and are another consumer's now, or were trimmed.
@@ -101,5 +103,5 @@ class Channel(Protocol[M]):
     def hand_back(self, queued: Sequence[M]) -> int:
         """Free what was delivered and not begun for others, and count as taken over what was not ours."""
 
-    def count_outage(self) -> None:
-        """A message waits until the database is available again."""
+    def as_delivered(self, msg: M) -> M:
+        """The message without what its handler changed, to be handled again as the same attempt."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sqlalchemy import Engine
 
 from conquiet.consume.handling import Handler, MessageHandling
-from conquiet.consume.outcome import DeadLetter, Retry, Settlement, Skipped
+from conquiet.consume.outcome import Ack, DeadLetter, Retry, Settlement, Skipped
 from conquiet.consume.spans import Spans
 from conquiet.db import Inbox
 from conquiet.errors import MessageRejectedError
@@ -119,7 +119,8 @@ class _Running:
             else:
                 with self._spans.processing(traces, msg) as processing:
                     outcome = self._handling.handle(msg)
-                    processing.ended("skipped" if isinstance(outcome, Skipped) else "handled")
+                    names = {Skipped: "skipped", Ack: "handled"}
+                    processing.ended(names.get(type(outcome), "failed"))
         finally:
             self.handled = None
         if isinstance(outcome, Retry | DeadLetter):

@@ -11,7 +11,7 @@ from typing import Any
 
 from conquiet.errors import MalformedEntry
 from conquiet.masking import mask
-from conquiet.payload import encode_payload
+from conquiet.payload import decode_payload, encode_payload
 from conquiet.queue import QueueMessage
 from conquiet.queue.connection import key_beside
 
@@ -83,12 +83,14 @@ class GivenUp:
 
 def message_content(msg: QueueMessage) -> dict[str, Any]:
     """What a message of a plain stream was, in the members that a topic's message has."""
+    # Not `msg.payload`: its handler may have changed it.
+    payload = decode_payload(msg.data)
     try:
-        encode_payload(msg.payload)
+        encode_payload(payload)
     except ValueError:
-        # A handler may have put in what UTF-8 cannot carry; as JSON text it is kept all the same.
-        return raw_content([(b"data", json.dumps(msg.payload).encode())])
-    return {"headers": {}, "envelope": {"schemaVersion": 1, "payload": msg.payload}}
+        # Some JSON can be read but not written again, as a lone surrogate: the bytes as they came.
+        return raw_content([(b"data", msg.data)])
+    return {"headers": {}, "envelope": {"schemaVersion": 1, "payload": payload}}
 
 
 def malformed_content(entry: MalformedEntry) -> tuple[Cause, dict[str, Any]]:

@@ -62,7 +62,7 @@ class DrainLoop(Generic[M]):
         #: Cleared while the consumer is paused.
         self._gate = gate
         self._spans = Spans(channel.where, channel.stream)
-        self._tally = Tally(limits)
+        self._tally = Tally(limits, keeps_failures=gate is None)
         #: Other threads look at the message in its handler.
         self.attempts = Attempts(channel, handling, self._spans)
         self._is_stopping = False
@@ -152,7 +152,7 @@ class DrainLoop(Generic[M]):
         self._record_settled(started_ns)
         if batch is None:
             return None
-        count = self._tally.read(batch, started)
+        count = self._tally.read(batch, started, is_caught_up=self._channel.is_caught_up)
         self._may_wait = count < size
         self._spans.received(batch.messages, started_ns)
         self._queued.extend(batch.messages)
@@ -171,7 +171,7 @@ class DrainLoop(Generic[M]):
             settlement = self.attempts.settlement_of(msg)
         except DatabaseUnavailableError as error:
             # Begun and not failed: it is handled again as the same attempt, before all others.
-            self._queued.appendleft(msg)
+            self._queued.appendleft(self._channel.as_delivered(msg))
             self.attempts.tolerate(msg, error)
             return
         except BaseException:
@@ -201,7 +201,7 @@ class DrainLoop(Generic[M]):
         if self._unsettled:
             started_ns = time.time_ns()
             try:
-                self._channel.settle(self._unsettled)
+                self._channel.settle([one for one in self._unsettled if not one.is_done])
             except Exception as error:
                 self._spans.settled(self._unsettled, started_ns, str(error))
                 raise
@@ -215,10 +215,13 @@ class DrainLoop(Generic[M]):
         self._spans.settled(settled, started_ns)
 
     def _finish(self) -> None:
-        # Settled first: a committed message must not be claimed as if it were not.
-        self._settle()
-        self._tally.handed_back(self._channel.hand_back(self._queued))
-        self._queued.clear()
+        try:
+            # First: a committed message must not be claimed as if it were not.
+            self._settle()
+        finally:
+            if self._channel.can_settle:
+                self._tally.handed_back(self._channel.hand_back(self._queued))
+                self._queued.clear()
 
     def _finish_after(self, error: BaseException) -> None:
         notes = []
@@ -227,6 +230,9 @@ class DrainLoop(Generic[M]):
                 self._finish()
         except ConquietError as also:
             notes.append(f"and what was read could not be settled and handed back: {also}")
+        for settlement in self._unsettled:
+            if not settlement.is_done:
+                self._tally.unsettled(settlement)
         report = self._tally.report(self._channel, "error", len(self._queued))
         notes.append(f"drain report: {report.to_json()}")
         # A user's exception class may refuse notes and attributes; it must leave all the same.

@@ -102,6 +102,10 @@ class MessageHandling:
         try:
             with DbSession(self._connection or self._connect()) as session:
                 return self._inbox.has(session, **_inbox_key(msg))
+        except SQLAlchemyError as error:
+            self.release()
+            text = f"the inbox could not be asked for entry {msg.id}: {error}"
+            raise DatabaseUnavailableError(text) from error
         except BaseException:
             self.release()
             raise
@@ -216,6 +220,8 @@ def answer_of(result: object) -> Answer:
     if isinstance(result, Ack | Retry | DeadLetter):
         if isinstance(result, Retry) and result.delay_ms is not None:
             check_non_negative_int("delay_ms", result.delay_ms)
+        if not isinstance(result, Ack) and not isinstance(result.reason, str):
+            raise TypeError(f"handler returned {result!r}, whose reason must be a str")
         return result
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         result.close()

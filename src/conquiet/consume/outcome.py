@@ -64,6 +64,8 @@ class Settlement:
     second: str | bytes = ""
     #: Set by the channel: the entry was no longer this consumer's, and nothing was done with it.
     is_refused: bool = False
+    #: Set by the channel: the server has answered, so that it must not be settled again.
+    is_done: bool = field(default=False, compare=False)
     #: The name of a report's count.
     outcome: str = field(default="", compare=False)
     #: Of a dead letter without an error: why.

@@ -38,6 +38,9 @@ class Spans:
             return
         times = (started_ns, time.time_ns())
         for msg in messages:
+            if msg.id in self._contexts:
+                # Parked, and received before.
+                continue
             carried = traces.carried_by(msg.payload) if isinstance(msg, QueueMessage) else msg.headers  # type: ignore[attr-defined]
             self._contexts[msg.id] = traces.received(
                 self._where, msg.id, carried, times=times, count=len(messages)
@@ -71,10 +74,10 @@ class Spans:
             return
         times = (started_ns, time.time_ns())
         for settlement in settlements:
-            if settlement.kind == "begin":
+            if settlement.kind == "begin" and not settlement.is_refused:
                 continue
             context = self._contexts.pop(settlement.entry_id, None)
-            if context is not None and settlement.kind not in ("leave", "hand_back"):
+            if context is not None and settlement.kind not in ("begin", "leave", "hand_back"):
                 refused = (
                     "claimed by another consumer before it was settled" if settlement.is_refused else None
                 )

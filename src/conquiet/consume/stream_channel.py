@@ -51,6 +51,7 @@ class StreamChannel:
             destination=config.stream_key, group=config.consumer_group, consumer=config.consumer_name
         )
         self.claimed_by_others = 0
+        self.is_caught_up = False
 
     @classmethod
     def for_drain(
@@ -90,10 +91,13 @@ class StreamChannel:
                 self._read_at = time.monotonic()
                 return delivery
             self._pages.popleft()
-        if not self._reads_new:
+        self.is_caught_up = True
+        if not self._reads_new or any(settlement.kind == "dead_letter" for settlement in settled):
             self.settle(settled)
+            settled = ()
+        if not self._reads_new:
             return None
-        acks = self._settle_all_but_acks(settled)
+        acks = [settlement.entry_id for settlement in settled if settlement.kind == "ack"]
         try:
             block_ms = self._queue.config.block_ms if wait_ms is None else wait_ms
             delivery = Delivery(self._queue.ack_and_read(acks, block_ms, size), [])
@@ -103,8 +107,14 @@ class StreamChannel:
         return delivery
 
     def settle(self, settled: Sequence[Settlement]) -> None:
-        """As `Channel.settle`."""
-        self._queue.ack_ids(self._settle_all_but_acks(settled))
+        """As `Channel.settle`; acks first, so that a dead letter that is refused does not keep them."""
+        acks = [settlement for settlement in settled if settlement.kind == "ack"]
+        self._queue.ack_ids([settlement.entry_id for settlement in acks])
+        for settlement in acks:
+            settlement.is_done = True
+        for settlement in settled:
+            if settlement.kind == "dead_letter":
+                self._move(settlement)
 
     def next_message(self, queued: deque[QueueMessage]) -> QueueMessage | None:
         """As `Channel.next_message`."""
@@ -159,8 +169,9 @@ class StreamChannel:
         self.claimed_by_others += len(queued) - given
         return given
 
-    def count_outage(self) -> None:
-        """Nothing is counted: a stream's drain tolerates no outage."""
+    def as_delivered(self, msg: QueueMessage) -> QueueMessage:
+        """The same: a stream's drain tolerates no outage, and hands the message back."""
+        return msg
 
     def __str__(self) -> str:
         return f"stream {self.stream!r} for group {self._queue.config.consumer_group!r}"
@@ -183,16 +194,6 @@ class StreamChannel:
             "dead_letter", entry_id, delivery_count, letter, outcome="dead_lettered", reason=reason
         )
 
-    def _settle_all_but_acks(self, settled: Sequence[Settlement]) -> list[str]:
-        """Move dead letters, and return the ids that are to be acked."""
-        acks = []
-        for settlement in settled:
-            if settlement.kind == "ack":
-                acks.append(settlement.entry_id)
-            elif settlement.kind == "dead_letter":
-                self._move(settlement)
-        return acks
-
     def _move(self, settlement: Settlement) -> None:
         config = self._queue.config
         with visible_errors("dead letter", stream=config.stream_key, group=config.consumer_group):
@@ -204,7 +205,7 @@ class StreamChannel:
                 delivery_count=settlement.delivery_count,
                 letter=str(settlement.first),
             )
-        settlement.is_refused = moved_to is None
+        settlement.is_refused, settlement.is_done = moved_to is None, True
 
 
 def _pages_of(queue: RedisStreamsQueue, consumer: str) -> Page:

@@ -20,8 +20,10 @@ _MAX_FAILURES = 100
 class Tally:
     """The counts of one drain, and how far it is from its limits."""
 
-    def __init__(self, limits: DrainLimits) -> None:
+    def __init__(self, limits: DrainLimits, *, keeps_failures: bool = True) -> None:
         self._limits = limits
+        # A consumer that runs for weeks must not keep the tracebacks of its messages.
+        self._keeps_failures = keeps_failures
         self._started = time.monotonic()
         self._idle_since: float | None = None
         self._counts: Counter[str] = Counter()
@@ -58,12 +60,12 @@ class Tally:
             waits.append((self._started + limits.max_duration_s - now) * 1000)
         return max(1, int(min(waits))) if waits else None
 
-    def read(self, batch: Batch[Any], started: float) -> int:
+    def read(self, batch: Batch[Any], started: float, *, is_caught_up: bool) -> int:
         """A read that began then has delivered these; returns how many they are."""
         ids = [msg.id for msg in batch.messages] + [entry.id for entry in batch.malformed]
-        if not ids:
-            self._idle_since = started if self._idle_since is None else self._idle_since
-        else:
+        if not ids and is_caught_up and self._idle_since is None:
+            self._idle_since = started
+        elif ids:
             self._idle_since = None
             self._first_id = self._first_id or min(ids, key=entry_id_order)
             self._last_id = max(ids, key=entry_id_order)
@@ -72,7 +74,7 @@ class Tally:
     def decided(self, settlement: Settlement) -> None:
         """This will become of a message or of a malformed entry."""
         self._counts[settlement.outcome] += 1
-        if settlement.error is None:
+        if settlement.error is None or not self._keeps_failures:
             return
         is_left = settlement.kind == "leave"
         self.has_left_pending = self.has_left_pending or is_left
@@ -84,6 +86,12 @@ class Tally:
         if settlement.kind != "begin":
             self._counts[settlement.outcome] -= 1
         self._counts["claimed_by_others"] += 1
+
+    def unsettled(self, settlement: Settlement) -> None:
+        """It could not be settled: a committed message is handled all the same, others are still pending."""
+        if settlement.kind in ("retry", "requeue", "dead_letter"):
+            self._counts[settlement.outcome] -= 1
+            self._counts["failed"] += 1
 
     def interrupted(self) -> None:
         """A handler was left by what is not an `Exception`: its message stays pending."""

@@ -163,6 +163,10 @@ class MqMessage:
         """The same delivery as the plain queue sees it, built at each call."""
         return QueueMessage(self.stream, self.group, self.id, decode_payload(self.data), self.delivery_count)
 
+    def original_envelope(self) -> Envelope:
+        """The envelope as it was delivered: a handler may have changed its payload."""
+        return Envelope.of(decode_payload(self.data), topic=self.topic, partition=self.partition)
+
     @property
     def original_id(self) -> str:
         """The entry by which the inbox knows it: of a copy for this group the one that it was made from."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from conquiet.errors import MalformedEntry, MalformedEntryError
@@ -23,6 +23,8 @@ class QueueMessage:
     payload: Payload
     #: 1 on the first delivery; Redis counts each read and claim.
     delivery_count: int = 1
+    #: The entry's data as it came.
+    data: bytes = field(default=b"{}", repr=False, compare=False)
 
     @property
     def attempt(self) -> int:
@@ -71,13 +73,14 @@ def delivery_of(entries: Iterable[tuple[RawEntry, int]], *, stream: str, group: 
     for (raw_id, raw_fields), delivery_count in entries:
         entry_id = raw_id.decode()
         try:
-            payload = decode_payload(data_of(raw_fields))
+            data = data_of(raw_fields)
+            payload = decode_payload(data)
         except ValueError as error:
             delivery.malformed.append(
                 MalformedEntry(entry_id, pairs_of(raw_fields), delivery_count, str(error))
             )
         else:
-            delivery.messages.append(QueueMessage(stream, group, entry_id, payload, delivery_count))
+            delivery.messages.append(QueueMessage(stream, group, entry_id, payload, delivery_count, data))
     return delivery
 
 

@@ -59,6 +59,8 @@ class PartitionChannel:
         self.max_outage_s = config.max_outage_s
         self.max_outages_of_message = config.retry.max_attempts
         self.claimed_by_others = 0
+        self.is_caught_up = False
+        self._was_due = False
 
     @property
     def can_settle(self) -> bool:
@@ -79,16 +81,16 @@ class PartitionChannel:
         if not self._has_taken_over:
             self.settle(settled)
             return self._take_over(size)
-        if self._freed:
-            self.settle(settled)
-            freed, self._freed = self._freed, []
-            return Batch(messages=freed)
-        if time.monotonic() >= self._next_due:
+        # In turn with new messages: retries that fail quickly must not keep them waiting.
+        if self._freed or (not self._was_due and time.monotonic() >= self._next_due):
             self.settle(settled)
             settled = ()
-            due = self._take_due(size)
-            if due.messages or due.malformed:
+            freed, self._freed = self._freed, []
+            due = Batch(messages=freed) if freed else self._take_due(size)
+            if due:
+                self._was_due = True
                 return due
+        self.is_caught_up, self._was_due = True, False
         is_full = self._blocked.size >= self._config.max_parked
         batch = self._settle_and_read(settled, 0 if is_full else size)
         self.in_flight |= {msg.id: msg.delivery_count for msg in batch.messages}
@@ -109,6 +111,8 @@ class PartitionChannel:
     def next_message(self, queued: deque[MqMessage]) -> MqMessage | None:
         """As `Channel.next_message`; with strict ordering, one whose key waits for a retry is parked."""
         self.check_lease()
+        queued.extendleft(reversed(self._freed))
+        self._freed.clear()
         msg = queued.popleft()
         return None if self._blocked and self._blocked.park(msg) else msg
 
@@ -159,9 +163,10 @@ class PartitionChannel:
         self.claimed_by_others += len(messages) - given
         return given
 
-    def count_outage(self) -> None:
-        """As `Channel.count_outage`."""
+    def as_delivered(self, msg: MqMessage) -> MqMessage:
+        """As `Channel.as_delivered`."""
         self._metrics.count("conquiet_mq_database_unavailable_total")
+        return replace(msg, envelope=msg.original_envelope())
 
     def __str__(self) -> str:
         return str(self.partition)
@@ -198,7 +203,7 @@ class PartitionChannel:
             self._metrics.count("conquiet_mq_fenced_total", len(settled))
             raise
         for settlement, has_effect in zip(settled, effects, strict=True):
-            settlement.is_refused = not has_effect
+            settlement.is_refused, settlement.is_done = not has_effect, True
             self._settled(settlement)
         self.has_worked = self.has_worked or (size > 0 and not batch)
         self._metrics.settled(settled, time.monotonic() - started)

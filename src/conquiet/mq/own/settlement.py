@@ -153,17 +153,18 @@ class SettlementRules:
 
 def _content(msg: MqMessage) -> dict[str, Any]:
     try:
-        return {"headers": dict(msg.headers), "envelope": json.loads(msg.envelope.encode())}
+        envelope = msg.original_envelope()
+        return {"headers": dict(envelope.headers), "envelope": json.loads(envelope.encode())}
     except (TypeError, ValueError):
         # Some JSON can be read but not written again, as a lone surrogate: the bytes as they came.
         return raw_content([(b"data", msg.data)])
 
 
 def _item(msg: MqMessage, failure: Mapping[str, Any]) -> bytes | None:
-    copy = msg.envelope.copied(
-        attempt=msg.attempt, original_id=msg.original_id, for_group=msg.group, failure=failure
-    )
     try:
+        copy = msg.original_envelope().copied(
+            attempt=msg.attempt, original_id=msg.original_id, for_group=msg.group, failure=failure
+        )
         return f"{msg.partition}:".encode() + copy.encode()
     except (TypeError, ValueError):
         return None

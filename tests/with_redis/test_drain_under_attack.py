@@ -215,7 +215,7 @@ def test_a_dead_letter_is_counted_as_one_when_the_read_after_it_fails(make_queue
         drain(queue, handler, engine, DrainLimits(idle_ms=50))
 
     report = caught.value.drain_report
-    assert (report.dead_lettered, report.taken_over) == (1, 0)
+    assert (report.dead_lettered, report.claimed_by_others) == (1, 0)
 
 
 def test_the_span_of_a_message_that_run_refuses_does_not_say_that_it_was_handled(make_queue, engine, spans):
@@ -241,6 +241,6 @@ def test_a_report_of_a_drain_that_could_not_settle_adds_up(make_queue, engine, c
         drain(queue, handler, engine, DrainLimits(idle_ms=50))
 
     found = caught.value.drain_report
-    parts = ("handled", "skipped", "failed", "retried", "dead_lettered", "handed_back", "taken_over")
+    parts = ("handled", "skipped", "failed", "retried", "dead_lettered", "handed_back", "claimed_by_others")
     assert found.read == sum(getattr(found, part) for part in parts)
     assert found.dead_lettered == 0
