@@ -51,14 +51,16 @@ def test_an_acl_user_and_its_password():
         admin.acl_setuser(
             "worker", enabled=True, passwords=["+s3cret%/"], keys=["orders"], commands=["+@all"]
         )
-        admin.acl_setuser("nobody", enabled=True, passwords=["+nothing"], keys=["orders"], commands=["-@all"])
+        admin.acl_setuser(
+            "nobody", enabled=True, passwords=["+n0thing-at-all"], keys=["orders"], commands=["-@all"]
+        )
         address = f"127.0.0.1:{server.port}/0"
 
         round_trip(f"redis://worker:s3cret%25%2F@{address}")
         with pytest.raises(QueueError, match=r"WRONGPASS|AuthenticationError"):
             RedisStreamsQueue.from_url(f"redis://worker:wrong@{address}", CONFIG)
         with pytest.raises(QueueError, match=r"NoPermission|NOPERM"):
-            RedisStreamsQueue.from_url(f"redis://nobody:nothing@{address}", CONFIG)
+            RedisStreamsQueue.from_url(f"redis://nobody:n0thing-at-all@{address}", CONFIG)
 
 
 def test_a_server_that_wants_a_password_and_gets_none_is_visible():

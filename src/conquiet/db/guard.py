@@ -65,7 +65,12 @@ class TransactionGuard:
         Raises:
             DbError: the engine is in AUTOCOMMIT mode, where a rollback undoes nothing.
         """
-        _watch(connection.engine)
+        if connection.engine not in _watched:
+            event.listen(connection.engine, "begin", _refuse_intruder)
+            event.listen(connection.engine, "commit", _refuse_commit)
+            event.listen(connection.engine, "before_cursor_execute", _refuse_end)
+            event.listen(connection.engine, "handle_error", _note_undone)
+            _watched.add(connection.engine)
         guard = cls(connection)
         # The engine may be watched only from now on: another session could be open on a shared connection.
         _refuse_intruder(connection)
@@ -128,15 +133,6 @@ def roll_back(connection: Connection) -> None:
             connection.dialect.do_rollback(connection.connection)
     except Exception as error:  # noqa: BLE001 -- the driver's own; the server rolls back when the connection closes
         connection.invalidate(error)
-
-
-def _watch(engine: Engine) -> None:
-    if engine not in _watched:
-        event.listen(engine, "begin", _refuse_intruder)
-        event.listen(engine, "commit", _refuse_commit)
-        event.listen(engine, "before_cursor_execute", _refuse_end)
-        event.listen(engine, "handle_error", _note_undone)
-        _watched.add(engine)
 
 
 def _guard_of(connection: Connection) -> TransactionGuard | None:

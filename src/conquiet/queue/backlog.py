@@ -81,7 +81,10 @@ def _backlog(
 ) -> Steps[BacklogStats]:
     stream, group = stream_name.encode(), group_name.encode()
     info = yield from _group_info(stream, group, is_group_needed)
-    length, last_id = yield from _stream_info(stream, is_group_needed)
+    length, last_id = 0, "0-0"
+    if is_group_needed or (yield command("EXISTS", stream)):
+        stream_info = as_mapping((yield command("XINFO STREAM", stream)))
+        length, last_id = int(stream_info["length"]), _text(stream_info["last-generated-id"])
     last_delivered = "0-0" if info is None else _text(info["last-delivered-id"])
     undelivered = yield command("XRANGE", stream, f"({last_delivered}", "+", "COUNT", 1)
     oldest_pending: Any = None
@@ -91,7 +94,10 @@ def _backlog(
     if info is not None:
         oldest_pending = yield command("XPENDING", stream, group, "-", "+", 1, parse_detail=True)
         lag, source = yield from _lag(stream, info, last_delivered, count_limit)
-        consumers = yield from _consumers(stream, group)
+        consumers = tuple(
+            ConsumerBacklog(name=_text(row["name"]), pending=int(row["pending"]), idle_ms=int(row["idle"]))
+            for row in map(as_mapping, (yield command("XINFO CONSUMERS", stream, group)))
+        )
     seconds, microseconds = yield command("TIME")
     now_ms = int(seconds) * 1000 + int(microseconds) // 1000
     return BacklogStats(
@@ -107,13 +113,6 @@ def _backlog(
         oldest_undelivered_age_ms=_age_ms(now_ms, undelivered[0][0] if undelivered else None),
         consumers=consumers,
     )
-
-
-def _stream_info(stream: bytes, is_needed: bool) -> Steps[tuple[int, str]]:
-    if not is_needed and not (yield command("EXISTS", stream)):
-        return 0, "0-0"
-    info = as_mapping((yield command("XINFO STREAM", stream)))
-    return int(info["length"]), _text(info["last-generated-id"])
 
 
 def _group_info(stream: bytes, group: bytes, is_needed: bool) -> Steps[Mapping[str, Any] | None]:
@@ -140,14 +139,6 @@ def _lag(
     if len(entries) > count_limit:
         return None, None
     return len(entries), "counted"
-
-
-def _consumers(stream: bytes, group: bytes) -> Steps[tuple[ConsumerBacklog, ...]]:
-    infos = yield command("XINFO CONSUMERS", stream, group)
-    return tuple(
-        ConsumerBacklog(name=_text(info["name"]), pending=int(info["pending"]), idle_ms=int(info["idle"]))
-        for info in map(as_mapping, infos)
-    )
 
 
 def _age_ms(now_ms: int, entry_id: bytes | str | None) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from conquiet.arguments import check_name, check_positive_int
 from conquiet.payload import Payload, encode_payload
@@ -54,19 +55,18 @@ class StreamWriter:
     def enqueue_many(self, payloads: Iterable[Payload], *, batch_size: int = 1_000) -> list[str]:
         """Add messages in order, `batch_size` to a round trip; if one payload is refused, none is added."""
         check_positive_int("batch_size", batch_size)
-        return self._traced(list(payloads), lambda given: self._enqueue_many(given, batch_size))
-
-    def _enqueue_many(self, payloads: Sequence[Payload], batch_size: int) -> list[str]:
-        encoded = [(self._key, encode_payload(payload)) for payload in payloads]
         ids: list[str] = []
-        for start in range(0, len(encoded), batch_size):
-            with visible_errors("XADD", stream=self.stream, group=self._group):
-                replies = add_entries(self.client, encoded[start : start + batch_size])
-            ids += [reply for reply in replies if isinstance(reply, str)]
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    operation = f"XADD of {len(encoded)} messages, {len(ids)} were added,"
-                    raise queue_error(operation, reply, stream=self.stream, group=self._group) from reply
+        with self._sending(list(payloads)) as (carrying, record_ids):
+            encoded = [(self._key, encode_payload(payload)) for payload in carrying]
+            for start in range(0, len(encoded), batch_size):
+                with visible_errors("XADD", stream=self.stream, group=self._group):
+                    replies = add_entries(self.client, encoded[start : start + batch_size])
+                ids += [reply for reply in replies if isinstance(reply, str)]
+                for reply in replies:
+                    if isinstance(reply, Exception):
+                        operation = f"XADD of {len(encoded)} messages, {len(ids)} were added,"
+                        raise queue_error(operation, reply, stream=self.stream, group=self._group) from reply
+            record_ids(ids)
         return ids
 
     def enqueue_once(
@@ -82,36 +82,36 @@ class StreamWriter:
         """
         check_name("dedupe_id", dedupe_id)
         check_positive_int("window_ms", window_ms)
-        return self._traced(list(payloads), lambda given: self._enqueue_once(given, dedupe_id, window_ms))
-
-    def _enqueue_once(self, payloads: Sequence[Payload], dedupe_id: str, window_ms: int) -> list[str]:
-        encoded = [encode_payload(payload) for payload in payloads]
         added = key_beside(self.stream, f"once:{dedupe_id}")
         ids: list[str] = []
-        for first in range(0, len(encoded), _ONCE_AT_A_TIME):
-            some = encoded[first : first + _ONCE_AT_A_TIME]
-            with visible_errors("enqueue_once", stream=self.stream, group=self._group):
-                ids += enqueue_once(
-                    self.client,
-                    stream=self.stream,
-                    added=added,
-                    window_ms=window_ms,
-                    first=first,
-                    payloads=some,
-                )
+        with self._sending(list(payloads)) as (carrying, record_ids):
+            encoded = [encode_payload(payload) for payload in carrying]
+            for first in range(0, len(encoded), _ONCE_AT_A_TIME):
+                some = encoded[first : first + _ONCE_AT_A_TIME]
+                with visible_errors("enqueue_once", stream=self.stream, group=self._group):
+                    ids += enqueue_once(
+                        self.client,
+                        stream=self.stream,
+                        added=added,
+                        window_ms=window_ms,
+                        first=first,
+                        payloads=some,
+                    )
+            record_ids(ids)
         return ids
 
-    def _traced(
-        self, payloads: list[Payload], enqueue: Callable[[Sequence[Payload]], list[str]]
-    ) -> list[str]:
+    @contextmanager
+    def _sending(
+        self, payloads: list[Payload]
+    ) -> Iterator[tuple[list[Payload], Callable[[Sequence[str]], None]]]:
+        """The payloads with the contexts that they carry, and what records their entry ids, in a span."""
         traces = active_traces()
         if traces is None:
-            return enqueue(payloads)
-        if traces.payload_field is None:
+            yield payloads, lambda _ids: None
+        elif traces.payload_field is None:
             with traces.sending_call(self._where, len(payloads)):
-                return enqueue(payloads)
-        with traces.sending_many(self._where, len(payloads)) as sending:
-            pairs = zip(payloads, sending.headers, strict=True)
-            ids = enqueue([traces.with_context(payload, headers) for payload, headers in pairs])
-            sending.sent(ids)
-        return ids
+                yield payloads, lambda _ids: None
+        else:
+            with traces.sending_many(self._where, len(payloads)) as sending:
+                pairs = zip(payloads, sending.headers, strict=True)
+                yield [traces.with_context(payload, headers) for payload, headers in pairs], sending.sent
