@@ -76,9 +76,12 @@ class PartitionChannel:
 
     def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch:
         """As `Channel.read`; never `None`: a partition has no end."""
-        if not self._has_taken_over:
+        while not self._has_taken_over:
             self.settle(settled)
-            return self._take_over(size)
+            settled = ()
+            # Only what is empty after new messages were asked for counts as idle time.
+            if taken_over := self._take_over(size):
+                return taken_over
         if self._freed:
             self.settle(settled)
             freed, self._freed = self._freed, []
