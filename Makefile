@@ -5,8 +5,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # The versions that are tested; another file tries others, as CI does.
 CONSTRAINTS ?= constraints.txt
-# One process for Spark, one for the orchestrators, one for the rest: most of them wait. JOBS=0 runs all in one.
-JOBS   ?= 3
+# One process for Spark, one for Airflow, one for the other orchestrators, two for the rest: most of them wait.
+# JOBS=0 runs all in one.
+JOBS   ?= 5
 
 # A shell that forbids bytecode makes every start compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE

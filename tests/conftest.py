@@ -28,7 +28,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", java_options())
 
 #: What `--quick` leaves out: folders, groups of `pytest -n`, and each kind of server but one.
 _SLOW_FOLDERS = {"with_airflow", "with_spark", "packaging", "chaos"}
-_SLOW_GROUPS = {"spark", "orchestrators"}
+_SLOW_GROUPS = {"spark", "airflow", "orchestrators"}
 _OTHER_SERVERS = set(REDIS_KINDS) - {"valkey"}
 
 MakeQueue = Callable[..., RedisStreamsQueue]

@@ -18,8 +18,8 @@ from tests.eventually import eventually
 from tests.services import database, open_engine, redis_server
 from tests.with_airflow.standalone import Standalone, connection_to
 
-# One Airflow at a time: it takes both cores to start.
-pytestmark = pytest.mark.xdist_group("orchestrators")
+# One after the other: each takes both cores to start.
+pytestmark = pytest.mark.xdist_group("airflow")
 
 BURST = 2_500
 #: Two events of each message are stored one by one, fifty to a hundred a second.
@@ -48,10 +48,18 @@ class Site:
             numbers = range(first, first + count)
             return queue.enqueue_many({"order_id": n, "cents": n, **more} for n in numbers)
 
+    def wait_until_done(self, stream: str, group: str) -> None:
+        """Until the group has been given everything and has acked it, for as long as it gets on with that."""
+        eventually(
+            lambda: self.is_done(stream, group), every_s=0.2, progress=lambda: self._left_to_do(stream)
+        )
+
     def is_done(self, stream: str, group: str) -> bool:
-        """Whether the group has been given everything and acked it."""
-        groups = {info["name"]: info for info in self.client.xinfo_groups(stream)}
-        return group in groups and (groups[group]["lag"], groups[group]["pending"]) == (0, 0)
+        """Whether the group has been given everything and has acked it."""
+        return self._left_to_do(stream).get(group) == (0, 0)
+
+    def _left_to_do(self, stream: str) -> dict[str, tuple[int, int]]:
+        return {info["name"]: (info["lag"], info["pending"]) for info in self.client.xinfo_groups(stream)}
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -80,7 +88,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_a_burst_through_the_doorbell_ends_with_nothing_left_and_each_effect_once(site: Site):
     site.add("orders", 1, BURST)
 
-    eventually(lambda: site.is_done("orders", "billing"), every_s=0.2)
+    site.wait_until_done("orders", "billing")
 
     with site.engine.connect() as connection:
         billed = connection.scalars(text("SELECT order_id FROM bills ORDER BY order_id")).all()
@@ -114,7 +122,7 @@ def test_the_message_trigger_loses_nothing_when_the_triggerer_is_killed_in_the_m
     ids += site.add("killed", 301, 50)
     site.airflow.start_triggerer()
 
-    eventually(lambda: site.is_done("killed", "told_of_killed"), every_s=0.2)
+    site.wait_until_done("killed", "told_of_killed")
 
     assert stored < 300
     assert {event["id"] for event in site.airflow.event_payloads("told_of_killed")} == set(ids)
@@ -124,7 +132,7 @@ def test_two_watchers_lose_nothing_in_a_burst(site: Site):
     groups = [eventually(lambda: _second_group(site), every_s=0.2), "told_of_burst"]
 
     for group in groups:
-        eventually(lambda name=group: site.is_done("burst", name), every_s=0.2)
+        site.wait_until_done("burst", group)
 
     # A set: what was on its way when the triggerer was killed is told twice.
     for asset in ("told_of_burst", "told_of_burst_too"):

@@ -222,6 +222,12 @@ def test_no_message_is_begun_after_max_duration(topic, send):
     assert (len(seen), report.stopped_by) == (1, "max_duration")
 
 
+def test_a_drain_reads_what_is_there_before_it_is_idle(topic, send):
+    for number in range(20):
+        send(1)
+        assert drain(topic, lambda msg: None, idle_ms=1).handled == 1, number
+
+
 def test_what_the_inbox_has_is_skipped_and_counted(topic, send, engine):
     send(2)
     inbox = Inbox()

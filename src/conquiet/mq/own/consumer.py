@@ -152,12 +152,8 @@ class PartitionConsumer:
         if has_worked:
             failing.ended()
         emit("conquiet_mq_worker_failures_total", 1, self.topic.name, str(partition), self.group)
-        facts = (partition, self.topic.name, error)
-        _log.warning(
-            "the worker of partition %s of topic %r stopped and will be restarted: %s",
-            *facts,
-            extra=self._extra(partition=partition),
-        )
+        text, extra = "the worker of partition %s will be restarted: %s", self._extra(partition=partition)
+        _log.warning(text, partition, error, extra=extra)
         if failing.failed():
             self._fatal = self._fatal or error
 
@@ -202,20 +198,12 @@ class PartitionConsumer:
                     continue
                 case LeaseLostError():
                     emit("conquiet_mq_leases_lost_total", 1, *owned.channel.partition.labels)
-                    extra = owned.channel.partition.extra()
-                    _log.warning(
-                        "%s; unsettled messages are redelivered to its new owner", owned.error, extra=extra
-                    )
+                    _log.warning("%s", owned.error, extra=owned.channel.partition.extra())
                 case QueueError() as error:
                     self._tolerate_failure(owned.partition, error, has_worked=owned.channel.has_worked)
                 case _:
-                    extra = owned.channel.partition.extra()
-                    _log.error(
-                        "the worker of %s failed, the consumer stops",
-                        owned.channel,
-                        exc_info=owned.error,
-                        extra=extra,
-                    )
+                    text, extra = "the worker of %s failed", owned.channel.partition.extra()
+                    _log.error(text, owned.channel, exc_info=owned.error, extra=extra)
                     self._fatal = self._fatal or owned.error
 
     def _extra(self, **facts: Any) -> dict[str, Any]:
