@@ -68,11 +68,7 @@ class PartitionChannel:
         return self.partition.is_usable
 
     def check_lease(self) -> None:
-        """Refuse to go on without a lease.
-
-        Raises:
-            LeaseLostError: it has expired or may have; another consumer may own the partition.
-        """
+        """Raise a `LeaseLostError` if the lease has expired or may have."""
         if lease_clock() >= self.lease_valid_until:
             raise self.partition.lost()
 
