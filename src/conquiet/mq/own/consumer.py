@@ -147,13 +147,12 @@ class PartitionConsumer:
 
     def _tolerate_failure(self, partition: int, error: QueueError, *, has_worked: bool) -> None:
         # Several: two lost replies around a handler of hours are not an outage.
-        outage = Outage(self.config.max_outage_s, min_failures=5)
-        failing = self._failing.setdefault(partition, outage)
+        failing = self._failing.setdefault(partition, Outage(self.config.max_outage_s, min_failures=5))
         if has_worked:
             failing.ended()
         emit("conquiet_mq_worker_failures_total", 1, self.topic.name, str(partition), self.group)
-        text, extra = "the worker of partition %s will be restarted: %s", self._extra(partition=partition)
-        _log.warning(text, partition, error, extra=extra)
+        text = "the worker of partition %s will be restarted: %s"
+        _log.warning(text, partition, error, extra=self._extra(partition=partition))
         if failing.failed():
             self._fatal = self._fatal or error
 
@@ -183,8 +182,8 @@ class PartitionConsumer:
             channel.partition.create_group()
         except QueueError as error:
             # Of this partition alone, as a key of another type: the others go on.
-            self._tolerate_failure(partition, error, has_worked=False)
             self._leases.release(channel)
+            self._tolerate_failure(partition, error, has_worked=False)
             return False
         handling = self._new_handling(before_commit=channel.check_lease)
         loop = DrainLoop(channel, handling, self.config.no_limits(), gate=self._gate)
