@@ -112,7 +112,9 @@ def test_a_row_that_the_inbox_refuses_but_does_not_have_is_an_error(
             )
         )
 
-    with pytest.raises(PySparkException, match=r"the inbox refused .* but does not have it"):
+    with pytest.raises(
+        PySparkException, match=r"the database refused the inbox row of .* but the inbox does not"
+    ):
         drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
 
     assert numbers_of(numbers_table) == []
