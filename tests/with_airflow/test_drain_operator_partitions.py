@@ -7,6 +7,7 @@ import os
 import signal
 from contextlib import aclosing
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
@@ -42,7 +43,7 @@ def topic(hook, topic_name):
 
 
 def drain_of(topic, partition: int, **arguments) -> DrainOperator:
-    defaults = {"group": "billing", "handler": handlers.record}
+    defaults: dict[str, Any] = {"group": "billing", "handler": handlers.record}
     with DAG("partition_test", schedule=None):
         return DrainOperator(
             task_id="drain", topic=topic.name, partition=partition, **NOW | defaults | arguments
@@ -74,7 +75,7 @@ def test_one_mapped_task_drains_each_partition(run_dag, topic, notes, hook):
 
 @pytest.mark.parametrize(("on_busy", "state"), [("skip", "skipped"), ("fail", "failed")])
 def test_a_partition_that_is_drained_elsewhere_is_visible(run_dag, topic, on_busy, state, notes):
-    states = []
+    states: list[str] = []
 
     def drain_once_more(msg):
         if not states:

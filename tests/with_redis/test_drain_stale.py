@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any
 
 import pytest
 from sqlalchemy import insert, select, text
@@ -120,7 +121,8 @@ def test_what_was_claimed_and_not_begun_is_handed_back(make_queue, engine, clien
 
     counts = [row["times_delivered"] for row in client.xpending_range(stream, GROUP, "-", "+", 10)]
     assert counts == [3, 2, 2, 2]
-    assert caught.value.drain_report.handed_back == 3
+    error: Any = caught.value
+    assert error.drain_report.handed_back == 3
 
 
 def test_entries_that_were_deleted_do_not_hide_the_ones_behind_them(
