@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 from sqlalchemy import insert, select
@@ -13,6 +12,7 @@ from sqlalchemy import insert, select
 from conquiet import DbError, DrainError, DrainLimits, Inbox, MalformedEntryError, QueueError, drain
 from tests.conftest import effects
 from tests.eventually import HANG_S
+from tests.reports import report_of
 
 GROUP = "billing"
 
@@ -28,11 +28,6 @@ def fail_on(*bad: int):
             raise ValueError(f"order {msg.payload['n']}")
 
     return handler
-
-
-def report_of(error: Any) -> Any:
-    """What the drain had done until then; any error may carry it."""
-    return error.drain_report
 
 
 def effect_ids(engine) -> list[str]:
