@@ -18,6 +18,7 @@ from airflow_provider_conquiet.operators.drain import DrainOperator
 from conquiet import DrainLimits
 from conquiet.mq import ConsumerConfig, DeadLetters, Message, Producer, RetryPolicy, Topics, drain_partition
 from conquiet.mq.own.leases import LeaseStore
+from tests.eventually import HANG_S
 from tests.with_airflow import handlers
 from tests.with_airflow.conftest import xcom
 
@@ -178,7 +179,7 @@ def test_a_deferred_drain_wakes_up_when_what_waits_is_due_and_not_before(
     hook.get_conn().zadd(waiting_in, {entry: 1})
 
     assert not rang_before
-    assert rings(deferred.value.trigger, within_s=20)
+    assert rings(deferred.value.trigger, within_s=HANG_S)
     assert drain.execute_complete(context(drain))["handled"] == 1
     assert notes() == ["1"]
 
