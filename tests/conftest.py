@@ -13,7 +13,7 @@ import pytest
 import redis
 from sqlalchemy import Column, Engine, MetaData, String, Table, Text
 
-from conquiet import QueueConfig, RedisStreamsQueue
+from conquiet import QueueConfig, RedisStreamsQueue, masking
 from tests.services import REDIS_KINDS, database, open_engine, redis_server
 from tests.spans import Spans, traced
 from tests.with_spark.class_archive import java_options
@@ -76,6 +76,12 @@ def valkey_url() -> Iterator[str]:
     """The embedded server, for tests that need one server and not each kind."""
     with redis_server("valkey") as url:
         yield url
+
+
+@pytest.fixture(autouse=True)
+def forget_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test has for a password may be a word in the sentences of the next."""
+    monkeypatch.setattr(masking, "_known", set(masking._known))
 
 
 @pytest.fixture

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from conquiet import EmbeddedServer
+
+#: A client of redis-py as tests use one: its replies depend on settings that its types do not know.
+Client = Any
 
 REDIS_KINDS = ("valkey", "redis7", "redis62")
 DATABASE_KINDS = ("sqlite", "postgres", "mariadb")
@@ -102,6 +105,12 @@ def open_engine(url: str) -> Engine:
             dbapi_connection.execute("PRAGMA synchronous=NORMAL")
 
     return engine
+
+
+def checked_out(engine: Engine) -> int:
+    """How many connections of its pool are in use."""
+    pool: Any = engine.pool
+    return pool.checkedout()
 
 
 def free_port() -> int:

@@ -154,6 +154,7 @@ class Crew:
             member.process.kill()
         for member in self._members:
             with suppress(OSError):
+                assert member.process.stdin is not None
                 member.process.stdin.close()
             member.process.wait()
 

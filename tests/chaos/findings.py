@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import redis
 from sqlalchemy import Engine, func, select
 
 from conquiet.mq.keys import TopicKeys
 from tests.chaos.plan import GROUP, TOPIC, Plan, effects
+from tests.services import Client
 
 _SHOWN = 5
 _KEYS = TopicKeys(TOPIC, "single")
@@ -60,13 +60,14 @@ class Figures:
 def count_effects(engine: Engine) -> int:
     """How many effects are committed."""
     with engine.connect() as connection:
-        return connection.scalar(select(func.count()).select_from(effects))
+        return connection.scalar(select(func.count()).select_from(effects)) or 0
 
 
 def count_late_effects(engine: Engine) -> int:
     """How many of them come from a later attempt than the first."""
     with engine.connect() as connection:
-        return connection.scalar(select(func.count()).select_from(effects).where(effects.c.attempt > 1))
+        late = select(func.count()).select_from(effects).where(effects.c.attempt > 1)
+        return connection.scalar(late) or 0
 
 
 def broken_by_effects(
@@ -98,7 +99,7 @@ def broken_by_effects(
     yield from _some(late, "whose effect came after that of a later message of the same key")
 
 
-def broken_by_streams(client: redis.Redis, plan: Plan, *, sent: int) -> Iterator[str]:
+def broken_by_streams(client: Client, plan: Plan, *, sent: int) -> Iterator[str]:
     """All entries are there once, and none of them was given up."""
     entries = sum(client.xlen(_KEYS.stream(partition)) for partition in range(plan.partitions))
     if entries != sent:
@@ -107,7 +108,7 @@ def broken_by_streams(client: redis.Redis, plan: Plan, *, sent: int) -> Iterator
         yield f"there are {dead} dead letters, the first is {client.xrange(_KEYS.dead_letters(0), count=1)}"
 
 
-def left_to_do(client: redis.Redis, plan: Plan) -> Iterator[str]:
+def left_to_do(client: Client, plan: Plan) -> Iterator[str]:
     """What is left to do, by partition."""
     for partition in range(plan.partitions):
         stream = _KEYS.stream(partition)
@@ -125,13 +126,13 @@ def left_to_do(client: redis.Redis, plan: Plan) -> Iterator[str]:
             yield f"{stream} has {waiting} entries that wait for their retry"
 
 
-def count_settled(client: redis.Redis, plan: Plan) -> int:
+def count_settled(client: Client, plan: Plan) -> int:
     """How many entries were delivered and are pending no more, as the server counts them."""
     groups = [_group_of(client, _KEYS.stream(partition)) for partition in range(plan.partitions)]
     return sum((group["entries-read"] or 0) - group["pending"] for group in groups if group)
 
 
-def unfinished_messages(client: redis.Redis, plan: Plan) -> set[tuple[str, int]]:
+def unfinished_messages(client: Client, plan: Plan) -> set[tuple[str, int]]:
     """The messages that are pending, wait for their retry or were never delivered."""
     found = set()
     for partition in range(plan.partitions):
@@ -149,13 +150,13 @@ def unfinished_messages(client: redis.Redis, plan: Plan) -> set[tuple[str, int]]
     return found
 
 
-def _group_of(client: redis.Redis, stream: str) -> dict[str, Any] | None:
+def _group_of(client: Client, stream: str) -> dict[str, Any] | None:
     if not client.exists(stream):
         return None
     return next((info for info in client.xinfo_groups(stream) if info["name"] == GROUP), None)
 
 
-def left_behind(client: redis.Redis, plan: Plan) -> Iterator[str]:
+def left_behind(client: Client, plan: Plan) -> Iterator[str]:
     """What workers that left in peace, with all work done, must not leave in Redis."""
     for partition in range(plan.partitions):
         for key in (_KEYS.lease(GROUP, partition), _KEYS.failures(GROUP, partition)):

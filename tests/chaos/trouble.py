@@ -56,7 +56,7 @@ class Trouble:
         self.counts[kind] += 1
 
     def _random_kind(self) -> Kind:
-        return self._rng.choices([*_WEIGHTS], weights=_WEIGHTS.values())[0]
+        return self._rng.choices([*_WEIGHTS], weights=[*_WEIGHTS.values()])[0]
 
     def _restart_server(self) -> None:
         self._server.kill()

@@ -33,6 +33,12 @@ def running(*arguments: object, **environment: str) -> Iterator[subprocess.Popen
         process.communicate()
 
 
+def read_line(process: subprocess.Popen[str]) -> str:
+    """The next line that it prints."""
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
 def ended(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str, str]:
     """Send a signal, and wait: exit code, stdout, stderr."""
     process.send_signal(number)

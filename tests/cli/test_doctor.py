@@ -10,6 +10,7 @@ from conquiet import EmbeddedServer, QueueConfig, RedisStreamsQueue
 from conquiet.operations import (
     Finding,
     GroupFacts,
+    Level,
     ServerFacts,
     TopicFacts,
     diagnose,
@@ -38,7 +39,7 @@ TOPIC = TopicFacts(name="orders", length=10, dead_letters=0, has_retention=True,
 def server(**changes):
     config, info = changes.pop("config", {}), changes.pop("info", {})
     if config is not None:
-        config = {**HEALTHY.config, **config}
+        config = {**(HEALTHY.config or {}), **config}
     return dataclasses.replace(HEALTHY, config=config, info={**HEALTHY.info, **info}, **changes)
 
 
@@ -145,7 +146,7 @@ def test_what_is_wrong_with_a_topic_is_found(changes, expected):
 
 
 def test_the_worst_finding_decides():
-    levels = ["ok", "warning", "note"]
+    levels: list[Level] = ["ok", "warning", "note"]
 
     assert (
         worst_level(Finding(level=level, check="x", subject="y", text="z") for level in levels) == "warning"
@@ -165,6 +166,7 @@ def test_facts_of_each_kind_of_server(run_on_each, client, server_url, stream):
     assert facts.product in ("Redis", "Valkey")
     assert facts.redis_version >= (6, 2)
     assert facts.missing_commands == ()
+    assert facts.config is not None
     assert facts.config["maxmemory-policy"] == "noeviction"
     assert abs(facts.clock_skew_ms) < 1_000
 
@@ -215,7 +217,7 @@ def test_a_dead_consumer_is_found_among_living_ones(run, stream, valkey, valkey_
     assert found(HEALTHY, topics=[facts]) == set()
     (finding,) = [one for one in diagnose([HEALTHY], [aged]) if one.check == "dead-consumer"]
     assert "dead has 1 messages pending" in finding.text
-    assert f"conquiet claim-stale {stream} --group billing" in finding.to_do
+    assert f"conquiet claim-stale {stream} --group billing" in str(finding.to_do)
 
 
 def test_every_primary_of_a_cluster_is_looked_at(anywhere):

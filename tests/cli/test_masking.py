@@ -6,6 +6,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -98,7 +99,7 @@ def calls(url: str) -> list[Callable[[], object]]:
 
     return [
         lambda: RedisStreamsQueue.from_url(url, CONFIG),
-        lambda: RedisStreamsQueue(url, CONFIG),
+        lambda: RedisStreamsQueue(url, CONFIG),  # type: ignore[arg-type]
         with_client(lambda client: peek_backlog(client, stream="orders", group="billing")),
         with_client(lambda client: Topics(client).create("orders")),
         with_client(lambda client: Producer(client).send("orders", {"n": 1})),
@@ -172,7 +173,8 @@ def test_no_failing_call_tells_a_password_of_the_database(
     shown = ""
     limits = DrainLimits(max_messages=1, idle_ms=10)
     with RedisStreamsQueue.from_url(valkey_url, QueueConfig(stream, "billing", "worker")) as queue:
-        for make in (open_engine, str):
+        makes: list[Callable[[str], Any]] = [open_engine, str]
+        for make in makes:
             for inbox in (Inbox(), None):
                 queue.enqueue({"n": 1})
                 try:

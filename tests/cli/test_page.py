@@ -14,7 +14,7 @@ import pytest
 
 from conquiet import EmbeddedServer
 from conquiet.cli.exits import ExitCode
-from tests.cli.processes import ended, running
+from tests.cli.processes import ended, read_line, running
 from tests.eventually import HANG_S
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,7 +44,7 @@ def run_line(line: str, place: Path) -> subprocess.CompletedProcess[str]:
 
 def run_until_ctrl_c(line: str) -> int:
     with running(*line.split()[1:]) as process:
-        assert process.stdout.readline()
+        assert read_line(process)
         return ended(process, signal.SIGINT)[0]
 
 
@@ -60,13 +60,15 @@ def shape(value: object) -> object:
 @pytest.mark.parametrize(("page", "at_least"), [("cli.md", 40), ("operations.md", 25)])
 def test_every_command_of_the_page_ends_as_the_page_says_and_prints_what_it_shows(page, at_least, place):
     text_of_page = (DOCS / page).read_text()
-    handlers = re.search(r"^```python\n# handlers.py\n(.*?)^```$", text_of_page, re.MULTILINE | re.DOTALL)[1]
-    (place / "handlers.py").write_text(handlers)
+    handlers = re.search(r"^```python\n# handlers.py\n(.*?)^```$", text_of_page, re.MULTILINE | re.DOTALL)
+    assert handlers
+    (place / "handlers.py").write_text(handlers[1])
     blocks = re.findall(r"^```(console|bash|json)\n(.*?)^```$", text_of_page, re.MULTILINE | re.DOTALL)
-    ran = None
+    ran: subprocess.CompletedProcess[str] | None = None
     commands = 0
     for kind, text in blocks:
         if kind == "json":
+            assert ran is not None
             printed = json.loads(ran.stdout.splitlines()[-1] if ran.stdout else ran.stderr)
             assert shape(printed) == shape(json.loads(text)), ran.args
             continue

@@ -147,7 +147,8 @@ def test_settings_show_no_password():
 
 def everything_of(error: BaseException) -> str:
     """Whatever a log could show of an error, its chain included."""
-    shown, current = "", error
+    shown = ""
+    current: BaseException | None = error
     while current is not None:
         notes = getattr(current, "__notes__", [])
         shown += (

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from conquiet.queue import open_client
-from tests.cli.processes import COMMAND, ended, exists, running
+from tests.cli.processes import COMMAND, ended, exists, read_line, running
 from tests.eventually import HANG_S, eventually
 from tests.services import free_port
 
@@ -31,7 +31,7 @@ def finds_the_tests(monkeypatch):
 @pytest.mark.parametrize("number", [*SIGNALS, signal.SIGHUP])
 def test_up_serves_until_a_signal_and_leaves_nothing_running(number):
     with running("up", "--json") as process:
-        told = json.loads(process.stdout.readline())
+        told = json.loads(read_line(process))
         with open_client(told["url"]) as client:
             assert client.ping()
 
@@ -47,7 +47,7 @@ def test_up_keeps_its_data_and_port_in_a_directory(tmp_path):
     urls = []
     for value in ("one", None):
         with running(*arguments) as process:
-            url = json.loads(process.stdout.readline())["url"]
+            url = json.loads(read_line(process))["url"]
             urls.append(url)
             with open_client(url) as client:
                 if value:
@@ -61,7 +61,7 @@ def test_up_keeps_its_data_and_port_in_a_directory(tmp_path):
 
 def test_up_tells_that_its_server_has_ended():
     with running("up", "--json") as process:
-        told = json.loads(process.stdout.readline())
+        told = json.loads(read_line(process))
         os.kill(told["pids"][0], signal.SIGKILL)
         process.wait(timeout=HANG_S)
 
@@ -71,7 +71,7 @@ def test_up_tells_that_its_server_has_ended():
 def test_up_listens_on_the_port_it_is_given():
     port = free_port()
     with running("up", "--json", "--port", port) as process:
-        assert json.loads(process.stdout.readline())["url"] == f"redis://127.0.0.1:{port}/0"
+        assert json.loads(read_line(process))["url"] == f"redis://127.0.0.1:{port}/0"
         assert ended(process, signal.SIGTERM)[0] == 0
 
 
@@ -86,7 +86,7 @@ def test_up_on_a_port_that_is_taken_says_so(valkey_url):
 
 def test_up_that_is_killed_leaves_nothing_running():
     with running("up", "--json") as process:
-        told = json.loads(process.stdout.readline())
+        told = json.loads(read_line(process))
         process.kill()
 
         eventually(lambda: not any(map(exists, told["pids"])))
@@ -117,10 +117,10 @@ def test_watch_and_metrics_end_with_a_signal(number, valkey_url, stream, valkey)
     valkey.xadd(stream, {"data": '{"n": 1}'})
     valkey.xgroup_create(stream, "billing", "0-0")
     with running("watch", stream, "--url", valkey_url, "--interval", "0.1", "--json") as process:
-        looks = [json.loads(process.stdout.readline()) for _ in range(3)]
+        looks = [json.loads(read_line(process)) for _ in range(3)]
         assert ended(process, number)[0] == 0
     with running("metrics", "serve", stream, "--port", "0", "--url", valkey_url, "--json") as process:
-        url = json.loads(process.stdout.readline())["url"]
+        url = json.loads(read_line(process))["url"]
         with urllib.request.urlopen(url, timeout=HANG_S) as page:
             text = page.read().decode()
         code, _, err = ended(process, number)

@@ -36,6 +36,7 @@ def commands():
     for info in app.registered_commands:
         yield (info.name,), info
     for group in app.registered_groups:
+        assert group.typer_instance is not None
         for info in group.typer_instance.registered_commands:
             yield (group.name, info.name), info
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from typing import Any
 
 import pytest
 import redis
@@ -24,7 +25,8 @@ GROUP = "billing"
 
 
 def pending_ids(client: redis.Redis, stream: str, group: str = GROUP) -> list[str]:
-    return [row["message_id"].decode() for row in client.xpending_range(stream, group, "-", "+", 100)]
+    rows: Any = client.xpending_range(stream, group, "-", "+", 100)
+    return [row["message_id"].decode() for row in rows]
 
 
 def metric(name: str, stream: str) -> float:
@@ -124,6 +126,7 @@ def test_3_1_a_malformed_entry_does_not_block_the_next_message(queue, client, st
         consumer.next()
     msg = consumer.next()
 
+    assert msg is not None
     assert msg.payload == {"n": 2}
     assert bad_id in pending_ids(client, stream)
 
@@ -451,6 +454,7 @@ def test_6_6_without_an_ack_a_message_is_retried_by_staleness_only(make_queue):
     queue.enqueue({"n": 1})
     consumer = QueueConsumer(queue)
     msg = consumer.next()
+    assert msg is not None
 
     assert consumer.next() is None
     (again,) = consumer.claim_stale(min_idle_ms=0)

@@ -342,6 +342,7 @@ def test_6_1_next_returns_at_most_one_message(make_queue, client, stream):
 
     msg = QueueConsumer(queue).next()
 
+    assert msg is not None
     assert msg.payload == {"n": 0}
     assert pending(client, stream) == 1
 
@@ -408,6 +409,7 @@ def test_8_ack_is_explicit_and_settles_the_message(make_queue, client, stream):
     queue.enqueue({"n": 1})
     consumer = QueueConsumer(queue)
     msg = consumer.next()
+    assert msg is not None
     assert pending(client, stream) == 1
 
     consumer.ack(msg)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from conquiet import DrainLimits, OutboxRelay, drain, drain_stale
 from tests.crashes.invariants import broken_by_crash, broken_by_recovery, look
@@ -60,7 +60,8 @@ class Exploration:
 class Explorer:
     """Explores one scenario, once; forks, so it needs a process without threads."""
 
-    def __init__(self, name: str, scenario: Scenario, fault: Fault, *, url: str, directory: Path) -> None:
+    def __init__(self, name: str, scenario: Any, fault: Fault, *, url: str, directory: Path) -> None:
+        #: A `Scenario`, or what a class below explores.
         self._scenario = scenario
         self._fault = fault
         self._url = url
@@ -100,7 +101,7 @@ class Explorer:
             self._seen.violations += [f"{where}: {problem}" for problem in broken]
         return status
 
-    def _open(self, address: Address, *, client_name: str) -> Site:
+    def _open(self, address: Address, *, client_name: str) -> Any:
         return Site(address, client_name=client_name)
 
     def _points(self, point: int, trace: Path) -> CrashPoints:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from conquiet.errors import ConquietError
 from conquiet.queue import open_client
@@ -95,7 +96,7 @@ class MqExplorer(Explorer):
         return [*broken, *(f"{key}:{number} was added more than {most} times" for key, number in many)]
 
     def _work_to_the_end(self, site: MqSite) -> None:
-        ordering = "strict" if self._scenario.is_strict else "default"
+        ordering: Literal["default", "strict"] = "strict" if self._scenario.is_strict else "default"
         for partition in site.topic.partitions:
             rounds = iter(range(_MAX_ROUNDS))
 

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import select
 
@@ -128,7 +129,7 @@ def _each(names: Iterable[Name], problem: str) -> Iterator[str]:
 
 def _name_of(data: str | None) -> Name:
     # An entry without data is the malformed one: it has no name of its own.
-    payload = json.loads(data)["payload"] if data else {"key": None, "number": 0}
+    payload: dict[str, Any] = json.loads(data)["payload"] if data else {"key": None, "number": 0}
     return payload["key"], payload["number"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert
 
@@ -21,7 +21,7 @@ from conquiet.mq.own.partition import Batch, LeasedPartition
 from conquiet.mq.scripts import move_due
 from conquiet.queue import open_client
 from tests.crashes.site import Address
-from tests.services import open_engine
+from tests.services import Client, open_engine
 
 GROUP = "billing"
 PARTITIONS = 2
@@ -64,15 +64,16 @@ class MqSite:
     """One process' own clients of an address; `ahead_ms` sets its clock: leases are over, retries are due."""
 
     def __init__(self, address: Address, *, client_name: str, ahead_ms: int = 0) -> None:
-        self.client = open_client(address.url, client_name=client_name, decode_responses=True)
+        self.client: Client = open_client(address.url, client_name=client_name, decode_responses=True)
         self.engine = open_engine(f"sqlite:///{address.database}")
         self.engine.connect().close()
-        self.inbox = Inbox() if address.has_inbox else None
+        self.inbox: Any = Inbox() if address.has_inbox else None
         self.topic = Topics(self.client).create(address.stream.replace(":", "-"), PARTITIONS)
         self.clock: Clock | None = None if ahead_ms == 0 else lambda: time.time_ns() // 1_000_000 + ahead_ms
-        self.worker: DrainLoop[MqMessage] | None = None
         #: One for each clock: to begin once more with the same lease, a process needs the same store.
         self._leases: dict[Clock | None, LeaseStore] = {}
+
+    worker: DrainLoop[MqMessage]
 
     def create_tables(self) -> None:
         """Create what an application creates before it consumes."""
@@ -139,7 +140,7 @@ class MqSite:
             self.worker.run()
         self._leases_at(self.clock).release(leased.lease)
 
-    def work_rounds(self, rounds: int, *, owner: str = "worker-1", **how: str) -> None:
+    def work_rounds(self, rounds: int, *, owner: str = "worker-1", **how: Any) -> None:
         """Work some rounds; after an error of Redis begin once more, as the consumer does."""
         try:
             self.work(owner, is_last_round=_countdown(rounds), **how)

@@ -83,12 +83,12 @@ class CrashPoints:
                 if self._has_replies:
                     self._pass_redis(connection, f"redis {answered} replied")
 
-        AbstractConnection.pack_commands = pack_each
-        AbstractConnection.send_packed_command = send_each
-        AbstractConnection.read_response = read_one
+        replaced = {"pack_commands": pack_each, "send_packed_command": send_each, "read_response": read_one}
+        for name, method in replaced.items():
+            setattr(AbstractConnection, name, method)
 
     def _watch_sql(self, engine: Engine) -> None:
-        dialect = engine.dialect
+        dialect: Any = engine.dialect
         dialect.do_execute = self._counted(dialect.do_execute)
         dialect.do_executemany = self._counted(dialect.do_executemany)
         dialect.do_commit = self._counted(dialect.do_commit, name="COMMIT")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert
 
 from conquiet import DbSession, Inbox, Outbox, QueueConfig, QueueMessage, RedisStreamsQueue
 from conquiet.consume import dead_letter_stream
 from conquiet.queue import open_client
-from tests.services import open_engine
+from tests.services import Client, open_engine
 
 GROUP = "billing"
 WORKER = "worker-1"
@@ -41,9 +41,9 @@ class Site:
         self.stream = address.stream
         self.outbox_stream = f"{address.stream}:outbox"
         self.dead_letters = dead_letter_stream(address.stream)
-        self.inbox = Inbox() if address.has_inbox else None
-        self.outbox = Outbox() if address.has_outbox else None
-        self.client = open_client(address.url, client_name=client_name, decode_responses=True)
+        self.inbox: Any = Inbox() if address.has_inbox else None
+        self.outbox: Any = Outbox() if address.has_outbox else None
+        self.client: Client = open_client(address.url, client_name=client_name, decode_responses=True)
         self.queue = self.queue_of(WORKER)
         self.engine = open_engine(f"sqlite:///{address.database}")
         self.engine.connect().close()

@@ -34,6 +34,7 @@ class Worker:
     def explore(self, scenario: str, fault: Fault, directory: Path) -> Exploration:
         """Have one scenario explored; what it writes on the way goes into the directory."""
         print(json.dumps([scenario, fault, self._url, str(directory)]), file=self._process.stdin, flush=True)
+        assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         assert answer, f"the worker ended with status {self._process.wait()}"
         return Exploration(**json.loads(answer))

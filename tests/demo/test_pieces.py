@@ -66,11 +66,12 @@ def test_totals_with_a_lost_repeated_waiting_or_dead_lettered_message_fail_the_p
 
 
 def test_the_table_has_a_column_for_each_group_and_a_dash_for_what_was_not_counted():
-    console = Console(width=100, file=StringIO())
+    printed = StringIO()
+    console = Console(width=100, file=printed)
 
     console.print(replace(RIGHT, counts=(COUNTS, replace(COUNTS, title="totals", skipped=None))).table())
 
-    lines = [line.replace(" ", "") for line in console.file.getvalue().splitlines()]
+    lines = [line.replace(" ", "") for line in printed.getvalue().splitlines()]
     assert "│redelivered│7│7│" in lines
     assert "│skippedbytheinbox│3│-│" in lines
 

@@ -126,8 +126,8 @@ class Container:
         for (host, port), private in self.place.ports.items():
             value = re.sub(rf"(?<![\w-]){host}:{port}\b", f"127.0.0.1:{private}", value)
             value = "127.0.0.1" if value == host else value
-        for port, private in own.items():
-            value = re.sub(rf"(localhost:|0\.0\.0\.0:){port}\b", rf"\g<1>{private}", value)
+        for inner, outer in own.items():
+            value = re.sub(rf"(localhost:|0\.0\.0\.0:){inner}\b", rf"\g<1>{outer}", value)
         return self._local_path(value.replace("0.0.0.0", "127.0.0.1"))
 
     def _variable(self, name: str, value: str) -> str:

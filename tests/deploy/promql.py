@@ -46,8 +46,8 @@ def named_in(expression: str) -> Named:
         if kind != "word" or text in _OPERATORS:
             continue
         if text in _GROUPINGS:
-            labels, place = _words_until(")", tokens, place)
-            named.groupings |= labels
+            groupings, place = _words_until(")", tokens, place)
+            named.groupings |= groupings
         elif after == "{":
             labels, place = _matched_until_end(tokens, place)
             named.metrics.append((text, labels))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -53,8 +54,9 @@ def test_prometheus_loads_the_rules_and_scrapes_the_services_of_the_demo():
     jobs = {job["job_name"]: job for job in config["scrape_configs"]}
     assert jobs["conquiet-metrics"]["static_configs"] == [{"targets": ["conquiet-metrics:9464"]}]
     down = next(rule["expr"] for rule in ALERTS if rule["alert"] == "ConquietTargetDown")
-    pattern = re.search(r'job=~"([^"]*)"', down)[1]
-    assert all(re.fullmatch(pattern, name) for name in jobs)
+    pattern = re.search(r'job=~"([^"]*)"', down)
+    assert pattern
+    assert all(re.fullmatch(pattern[1], name) for name in jobs)
 
 
 def test_grafana_finds_the_data_source_that_the_dashboard_begins_with():
@@ -70,7 +72,7 @@ def test_grafana_finds_the_data_source_that_the_dashboard_begins_with():
 
 def test_panels_have_ids_and_places_of_their_own_and_describe_themselves():
     panels = DASHBOARD["panels"]
-    taken = set()
+    taken: set[Any] = set()
     for panel in panels:
         place = panel["gridPos"]
         cells = {

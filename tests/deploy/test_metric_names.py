@@ -20,7 +20,7 @@ DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/conquiet.json").read_t
 PAGE = (ROOT / "docs/observability.md").read_text()
 
 #: What Prometheus itself adds.
-OF_PROMETHEUS = {"up": frozenset()}
+OF_PROMETHEUS: dict[str, frozenset[str]] = {"up": frozenset()}
 ON_EVERY_SERIES = frozenset(("job", "instance"))
 
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
@@ -60,6 +60,7 @@ def test_every_expression_names_only_what_is_emitted(emitted):
 def test_the_dashboards_variables_are_labels_of_what_is_emitted(emitted):
     for variable in VARIABLES:
         query = re.fullmatch(r"label_values\((?P<selector>.*), (?P<label>\w+)\)", variable["query"]["query"])
+        assert query
         assert problems_of(query["selector"], emitted) == []
         ((metric, _),) = named_in(query["selector"]).metrics
         assert query["label"] in emitted[metric]

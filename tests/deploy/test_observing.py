@@ -54,8 +54,9 @@ def test_grafana_asks_prometheus():
     urls = [source["url"] for source in yaml.safe_load(path.read_text())["datasources"]]
 
     for url in urls:
-        host, port = re.fullmatch(r"http://([\w-]+):(\d+)/?", url).groups()
-        assert int(port) in SERVICES[host].ports
+        address = re.fullmatch(r"http://([\w-]+):(\d+)/?", url)
+        assert address
+        assert int(address[2]) in SERVICES[address[1]].ports
 
 
 def test_grafana_finds_its_dashboards():

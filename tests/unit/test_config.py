@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
 from conquiet import QueueConfig, unique_consumer_name
 
-NAMES = {"stream_key": "orders", "consumer_group": "billing", "consumer_name": "worker-1"}
+NAMES: dict[str, Any] = {"stream_key": "orders", "consumer_group": "billing", "consumer_name": "worker-1"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -35,7 +36,7 @@ def test_a_config_is_frozen():
     config = QueueConfig(**NAMES)
 
     with pytest.raises(AttributeError):
-        config.block_ms = 1
+        config.block_ms = 1  # type: ignore[misc]
 
 
 def test_consumer_names_are_unique_short_and_tell_the_process():

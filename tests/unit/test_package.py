@@ -53,9 +53,8 @@ def test_every_direct_dependency_is_installed_at_its_pinned_version():
     pins = dict(
         line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
     )
-    direct = {re.match(r"[A-Za-z0-9-]+", text).group().lower() for text in requires("conquiet")} - {
-        "conquiet"
-    }
+    names = [re.match(r"[A-Za-z0-9-]+", text) for text in requires("conquiet") or ()]
+    direct = {name.group().lower() for name in names if name} - {"conquiet"}
 
     installed = {name: version(name) for name in direct}
 

@@ -42,7 +42,7 @@ def main(stream: str, moment: str) -> None:
     """Poke once and die."""
     handler = die_in_the_handler
     if moment == "after_the_commit":
-        DbSession.__exit__ = die_after_the_commit  # type: ignore[assignment, method-assign]
+        DbSession.__exit__ = die_after_the_commit  # type: ignore[method-assign]
         handler = note_and_record
     sensor = DrainSensor(
         task_id="wait", stream=stream, group="billing", handler=handler, count=10, idle_ms=20

@@ -8,6 +8,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
@@ -171,7 +172,7 @@ def test_a_deferrable_drain_with_a_backlog_drains_at_once(run_dag, orders, strea
 
 
 def test_a_deferrable_drain_without_a_backlog_leaves_its_worker(context, stream):
-    drain = drain_dag(stream, deferrable=True, poll_interval_s=0.05).get_task("drain")
+    drain: Any = drain_dag(stream, deferrable=True, poll_interval_s=0.05).get_task("drain")
 
     with pytest.raises(TaskDeferred) as deferred:
         drain.execute(context(drain))
@@ -184,7 +185,7 @@ def test_a_deferrable_drain_without_a_backlog_leaves_its_worker(context, stream)
 def test_a_deferrable_drain_takes_what_was_handed_back_before_it_waits(context, orders, stream, notes):
     enqueue(orders, 2)
     orders.hand_back(orders.read(1, count=2))
-    drain = drain_dag(stream, deferrable=True).get_task("drain")
+    drain: Any = drain_dag(stream, deferrable=True).get_task("drain")
 
     report = drain.execute(context(drain))
 
@@ -194,7 +195,7 @@ def test_a_deferrable_drain_takes_what_was_handed_back_before_it_waits(context, 
 def test_a_deferrable_drain_waits_while_others_have_all_that_is_pending(context, orders, stream):
     enqueue(orders, 2)
     orders.read(1, count=2)
-    drain = drain_dag(stream, deferrable=True).get_task("drain")
+    drain: Any = drain_dag(stream, deferrable=True).get_task("drain")
 
     with pytest.raises(TaskDeferred):
         drain.execute(context(drain))
@@ -202,7 +203,7 @@ def test_a_deferrable_drain_waits_while_others_have_all_that_is_pending(context,
 
 def test_a_deferred_drain_goes_on_without_its_event(context, orders, stream, notes):
     enqueue(orders, 2)
-    drain = drain_dag(stream, deferrable=True).get_task("drain")
+    drain: Any = drain_dag(stream, deferrable=True).get_task("drain")
 
     report = drain.execute_complete(context(drain))
 
@@ -236,7 +237,8 @@ def test_an_idle_deferrable_drain_wakes_up_with_the_first_message(run_dag, order
 def test_the_limits_are_those_of_every_drain_unless_given(stream):
     drain = DrainOperator(task_id="drain", stream=stream, group="billing", handler=handlers.record)
 
-    limits = drain.drain_arguments(None, None)["limits"]
+    nothing: Any = None
+    limits = drain.drain_arguments(nothing, nothing)["limits"]
 
     assert replace(limits, should_stop=None) == DrainLimits()
 

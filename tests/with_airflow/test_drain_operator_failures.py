@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import text
 
 from conquiet.consume import dead_letter_stream
+from tests.conftest import effects
 from tests.services import database, free_port, open_engine
 from tests.with_airflow import handlers
-from tests.with_airflow.conftest import effects, tries, xcom
+from tests.with_airflow.conftest import tries, xcom
 from tests.with_airflow.test_drain_operator import drain_dag, enqueue
 
 pytestmark = pytest.mark.usefixtures("airflow_connection")
@@ -97,7 +98,7 @@ def test_a_database_that_closes_a_connection_uses_airflows_retries_and_dead_lett
     run_dag, orders, valkey, stream, airflow_connection, monkeypatch, tmp_path
 ):
     enqueue(orders, 5)
-    has_died = []
+    has_died: list[bool] = []
 
     def die_once(msg, session):
         if msg.payload["number"] == 1 and not has_died:

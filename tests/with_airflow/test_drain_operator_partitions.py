@@ -7,6 +7,7 @@ import os
 import signal
 from contextlib import aclosing
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
@@ -17,6 +18,7 @@ from airflow_provider_conquiet.operators.drain import DrainOperator
 from conquiet import DrainLimits
 from conquiet.mq import ConsumerConfig, DeadLetters, Message, Producer, RetryPolicy, Topics, drain_partition
 from conquiet.mq.own.leases import LeaseStore
+from tests.eventually import HANG_S
 from tests.with_airflow import handlers
 from tests.with_airflow.conftest import xcom
 
@@ -42,7 +44,7 @@ def topic(hook, topic_name):
 
 
 def drain_of(topic, partition: int, **arguments) -> DrainOperator:
-    defaults = {"group": "billing", "handler": handlers.record}
+    defaults: dict[str, Any] = {"group": "billing", "handler": handlers.record}
     with DAG("partition_test", schedule=None):
         return DrainOperator(
             task_id="drain", topic=topic.name, partition=partition, **NOW | defaults | arguments
@@ -74,7 +76,7 @@ def test_one_mapped_task_drains_each_partition(run_dag, topic, notes, hook):
 
 @pytest.mark.parametrize(("on_busy", "state"), [("skip", "skipped"), ("fail", "failed")])
 def test_a_partition_that_is_drained_elsewhere_is_visible(run_dag, topic, on_busy, state, notes):
-    states = []
+    states: list[str] = []
 
     def drain_once_more(msg):
         if not states:
@@ -177,7 +179,7 @@ def test_a_deferred_drain_wakes_up_when_what_waits_is_due_and_not_before(
     hook.get_conn().zadd(waiting_in, {entry: 1})
 
     assert not rang_before
-    assert rings(deferred.value.trigger, within_s=20)
+    assert rings(deferred.value.trigger, within_s=HANG_S)
     assert drain.execute_complete(context(drain))["handled"] == 1
     assert notes() == ["1"]
 

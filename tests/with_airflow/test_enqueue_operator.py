@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset, task
@@ -60,7 +61,7 @@ def test_payloads_come_from_an_upstream_task(run_dag, stream, numbers):
         def find() -> list[dict]:
             return [{"number": 1}, {"number": 2}]
 
-        EnqueueOperator(task_id="enqueue", stream=stream, payloads=find())
+        EnqueueOperator(task_id="enqueue", stream=stream, payloads=find())  # type: ignore[arg-type]
 
     run_dag(dag)
 
@@ -74,7 +75,7 @@ def test_payloads_come_from_a_mapped_upstream_task(run_dag, stream, numbers):
         def find(number: int) -> dict:
             return {"number": number}
 
-        EnqueueOperator(task_id="enqueue", stream=stream, payloads=find.expand(number=[1, 2]))
+        EnqueueOperator(task_id="enqueue", stream=stream, payloads=find.expand(number=[1, 2]))  # type: ignore[arg-type]
 
     run_dag(dag)
 
@@ -141,7 +142,9 @@ def test_messages_of_a_topic_go_to_the_partitions_of_their_keys_once(topic_name,
     with RedisStreamsHook() as hook:
         topic = Topics(hook.get_conn()).create(topic_name, partitions=3)
         payloads = [{"customer": f"c-{number % 5}", "number": number} for number in range(10)]
-        enqueue = enqueue_dag(topic=topic_name, payloads=payloads, key_field="customer").get_task("enqueue")
+        enqueue: Any = enqueue_dag(topic=topic_name, payloads=payloads, key_field="customer").get_task(
+            "enqueue"
+        )
 
         first = enqueue.execute(context(enqueue))
         second = enqueue.execute(context(enqueue, try_number=2))
@@ -154,7 +157,7 @@ def test_messages_of_a_topic_go_to_the_partitions_of_their_keys_once(topic_name,
 def test_messages_without_a_key_are_spread_and_found_again_by_a_retry(topic_name, context):
     with RedisStreamsHook() as hook:
         topic = Topics(hook.get_conn()).create(topic_name, partitions=3)
-        enqueue = enqueue_dag(
+        enqueue: Any = enqueue_dag(
             topic=topic_name, payloads=[{"number": number} for number in range(9)]
         ).get_task("enqueue")
 
@@ -169,7 +172,9 @@ def test_a_payload_without_its_key_fails_at_once_and_none_is_sent(topic_name, co
     with RedisStreamsHook() as hook:
         topic = Topics(hook.get_conn()).create(topic_name)
         payloads = [{"customer": "c"}, {"number": 1}]
-        enqueue = enqueue_dag(topic=topic_name, payloads=payloads, key_field="customer").get_task("enqueue")
+        enqueue: Any = enqueue_dag(topic=topic_name, payloads=payloads, key_field="customer").get_task(
+            "enqueue"
+        )
 
         with pytest.raises(AirflowFailException, match="has no 'customer'"):
             enqueue.execute(context(enqueue))

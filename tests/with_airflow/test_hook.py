@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from airflow.sdk.definitions.connection import Connection
@@ -94,7 +95,8 @@ def test_the_engine_ends_with_its_block(airflow_connection):
         assert connection.scalar(text("SELECT 1")) == 1
         connection.close()
 
-    assert engine.pool.checkedin() == 0
+    pool: Any = engine.pool
+    assert pool.checkedin() == 0
     with pytest.raises(ResourceClosedError):
         connection.execute(text("SELECT 1"))
 

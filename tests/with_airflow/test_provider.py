@@ -79,7 +79,9 @@ def test_the_connection_form_has_the_fields_that_the_hook_reads():
     assert form["conn-fields"]["mode"]["schema"]["enum"] == ["standalone", "cluster", "sentinel"]
     assert {"tls", "db", "service"} < set(form["conn-fields"])
     assert form["ui-field-behaviour"]["relabeling"] == {"login": "ACL user"}
-    assert ProvidersManagerTaskRuntime().hooks["redis_streams"].hook_name == RedisStreamsHook.hook_name
+    known = ProvidersManagerTaskRuntime().hooks["redis_streams"]
+    assert known is not None
+    assert known.hook_name == RedisStreamsHook.hook_name
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,9 @@ def processed_of_six(broker: PubSub | Stream, done: Path) -> set[int]:
     def processed() -> set[int]:
         return {int(line) for line in done.read_text().split()}
 
+    def is_processed(number: int) -> bool:
+        return number in processed()
+
     def send_when_listened_to(number: int, times: int) -> None:
         eventually(lambda: broker.is_listened_to(times))
         broker.send(number)
@@ -85,7 +89,7 @@ def processed_of_six(broker: PubSub | Stream, done: Path) -> set[int]:
     with watcher(broker, done) as first:
         for number in (1, 2):
             send_when_listened_to(number, times=number)
-            eventually(lambda wanted=number: wanted in processed())
+            eventually(partial(is_processed, number))
         send_when_listened_to(FATAL, times=3)
         assert first.wait(timeout=HANG_S) == -signal.SIGKILL
     for number in (4, 5):

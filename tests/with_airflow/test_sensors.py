@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import redis
-from airflow.sdk import DAG
+from airflow.sdk import DAG, PokeReturnValue
 from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
 from sqlalchemy import Engine, select, text
 
@@ -41,6 +41,10 @@ class StateStore(dict):
         self.pop(key, None)
 
 
+def value_of(found: PokeReturnValue) -> Any:
+    return found.xcom_value
+
+
 def context(try_number: int = 1, store: StateStore | None = None) -> Any:
     names = {"dag_id": "dag", "task_id": "sensor", "run_id": "run-1", "map_index": -1}
     ti = SimpleNamespace(**names, try_number=try_number, get_first_reschedule_date=lambda _context: None)
@@ -55,7 +59,7 @@ def test_the_backlog_sensor_waits_for_lag_and_returns_counts(orders: RedisStream
     after = sensor.poke(context())
 
     assert (before.is_done, after.is_done) == (False, True)
-    assert (after.xcom_value["stream"], after.xcom_value["lag"]) == (stream, 3)
+    assert (value_of(after)["stream"], value_of(after)["lag"]) == (stream, 3)
     assert "hidden" not in json.dumps(after.xcom_value)
 
 
@@ -63,7 +67,7 @@ def test_the_backlog_sensor_counts_pending_or_age_where_it_is_asked_to(
     orders: RedisStreamsQueue, valkey: redis.Redis, stream: str
 ):
     valkey.xadd(stream, {"data": "{}"}, id="1700000000000-0")
-    place = {"stream": stream, "group": "billing"}
+    place: dict[str, Any] = {"stream": stream, "group": "billing"}
     old = BacklogSensor(task_id="old", **place, min_lag=None, min_age_s=3_600).poke(context())
     orders.read(1_000)
     unasked = BacklogSensor(task_id="lag", **place).poke(context())
@@ -89,7 +93,7 @@ def test_the_backlog_sensor_adds_up_the_partitions_of_a_topic(valkey_url: str, s
     found = sensor.poke(context())
 
     assert found.is_done
-    assert (found.xcom_value["topic"], found.xcom_value["lag"]) == (name, 10)
+    assert (value_of(found)["topic"], value_of(found)["lag"]) == (name, 10)
 
 
 def test_the_backlog_sensor_gives_its_slot_back_between_looks_when_rescheduled(stream: str):
@@ -106,8 +110,9 @@ def test_the_deferrable_backlog_sensor_looks_from_the_triggerer(
         BacklogSensor(
             task_id="wait", stream=stream, group="billing", min_lag=2, deferrable=True, poke_interval=0.05
         )
+    task: Any = dag.get_task("wait")
     with pytest.raises(TaskDeferred):
-        dag.get_task("wait").execute(context())
+        task.execute(context())
     orders.enqueue_many({"n": n} for n in range(2))
 
     run = run_dag(dag)
@@ -136,7 +141,7 @@ def test_the_message_sensor_matches_by_a_function_that_is_named(orders: RedisStr
 
     found = MessageSensor(task_id="wait", stream=stream, match=f"{__name__}:is_large").poke(context())
 
-    assert found.xcom_value["id"] == ids[1_100]
+    assert value_of(found)["id"] == ids[1_100]
 
 
 looked_at: list[int] = []
@@ -152,12 +157,13 @@ def test_the_message_sensor_looks_at_each_message_once_over_reschedules(
 ):
     store = StateStore()
     looked_at.clear()
+    found = False
     for first in (0, 5, 1_100):
         orders.enqueue_many({"number": n} for n in range(first, first + 5))
         sensor = MessageSensor(task_id="wait", stream=stream, match=is_large)
-        found = sensor.poke(context(store=store))
+        found = sensor.poke(context(store=store)).is_done
 
-    assert found.is_done
+    assert found
     assert looked_at == [*range(10), 1_100]
     assert not store
 
@@ -168,7 +174,7 @@ def test_the_message_sensor_remembers_in_airflow_where_it_looked(
     looked_at.clear()
     orders.enqueue_many({"number": n} for n in range(5))
     with DAG("rescheduled_sensor", schedule=None) as dag:
-        wait = {"mode": "reschedule", "poke_interval": 0.1, "timeout": HANG_S}
+        wait: dict[str, Any] = {"mode": "reschedule", "poke_interval": 0.1, "timeout": HANG_S}
         MessageSensor(task_id="wait", stream=stream, match=enqueue_what_is_waited_for(orders), **wait)
 
     run = run_dag(dag)
@@ -195,14 +201,14 @@ def test_the_next_try_of_the_message_sensor_looks_from_the_start(orders: RedisSt
     mended = MessageSensor(task_id="wait", stream=stream, equals={"state": "ready"})
     found = mended.poke(context(try_number=2, store=store))
 
-    assert found.xcom_value["id"] == entry_id
+    assert value_of(found)["id"] == entry_id
 
 
 def test_the_message_sensor_begins_after_its_start_id(orders: RedisStreamsQueue, stream: str):
     first, second = orders.enqueue_many([{"state": "ready"}, {"state": "ready"}])
     sensor = MessageSensor(task_id="wait", stream=stream, equals={"state": "ready"}, start_id=first)
 
-    assert sensor.poke(context()).xcom_value["id"] == second
+    assert value_of(sensor.poke(context()))["id"] == second
 
 
 def drain_sensor(stream: str, count: int, **more: Any) -> DrainSensor:
@@ -218,8 +224,8 @@ def test_the_drain_sensor_counts_over_pokes_and_takes_no_more_than_it_wants(
     orders.enqueue_many({"number": n} for n in range(4, 10))
     second = drain_sensor(stream, 6).poke(context())
 
-    assert (first.is_done, first.xcom_value["handled"]) == (False, 4)
-    assert (second.is_done, second.xcom_value["handled"]) == (True, 6)
+    assert (first.is_done, value_of(first)["handled"]) == (False, 4)
+    assert (second.is_done, value_of(second)["handled"]) == (True, 6)
     assert sorted(notes()) == [str(n) for n in range(6)]
     assert orders.backlog_stats().lag == 4
 
@@ -251,7 +257,7 @@ def test_a_message_that_fails_is_not_counted(
 
     found = sensor.poke(context())
 
-    assert found.xcom_value["handled"] == 3 == len(notes())
+    assert value_of(found)["handled"] == 3 == len(notes())
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT COUNT(*) FROM conquiet_drain_counts")) == 3
 
@@ -268,7 +274,7 @@ def test_a_kill_between_any_two_steps_neither_loses_a_count_nor_adds_one(
 
     found = drain_sensor(stream, 10).poke(context(try_number=2))
 
-    assert (found.is_done, found.xcom_value["handled"]) == (True, 10)
+    assert (found.is_done, value_of(found)["handled"]) == (True, 10)
     with engine.connect() as connection:
         assert sorted(connection.scalars(select(effects.c.entry_id))) == sorted(ids)
     assert orders.backlog_stats().pending == 0
@@ -284,7 +290,7 @@ def test_the_drain_sensor_runs_as_a_task(
             stream=stream,
             group="billing",
             handler="tests.with_airflow.handlers:record",
-            count="{{ 2 + 3 }}",
+            count="{{ 2 + 3 }}",  # type: ignore[arg-type]
             idle_ms=20,
             timeout=timedelta(seconds=HANG_S),
         )

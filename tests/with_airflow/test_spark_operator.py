@@ -42,7 +42,7 @@ def publish(context, valkey_url, tmp_path, monkeypatch):
         script.chmod(0o700)
         return operator.execute(told)
 
-    run.key = key
+    run.key = key  # type: ignore[attr-defined]
     return run
 
 

@@ -129,7 +129,7 @@ def test_the_message_trigger_loses_nothing_when_the_triggerer_is_killed_in_the_m
 
 
 def test_two_watchers_lose_nothing_in_a_burst(site: Site):
-    groups = [eventually(lambda: _second_group(site), every_s=0.2), "told_of_burst"]
+    groups = [str(eventually(lambda: _second_group(site), every_s=0.2)), "told_of_burst"]
 
     for group in groups:
         site.wait_until_done("burst", group)

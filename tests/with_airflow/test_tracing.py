@@ -71,9 +71,9 @@ def test_a_submitted_job_is_told_the_context_of_its_task(context, spans):
 
     with task_span(context(operator)):
         operator._prepare(context(operator), "report", None)
-    told = operator.application_args
+    told = operator.application_args or []
     disable()
     operator._prepare(context(operator), "report", None)
 
     assert f"--traceparent={traceparent_of(spans.one('task'))}" in told
-    assert not any(argument.startswith("--traceparent") for argument in operator.application_args)
+    assert not any(argument.startswith("--traceparent") for argument in operator.application_args or [])

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 import pytest
 import redis
@@ -30,10 +31,11 @@ def rings(trigger: BacklogTrigger, count: int) -> list[dict]:
     """The first events of the trigger."""
 
     async def collect() -> list[dict]:
-        async with aclosing(trigger.run()) as events:
+        running: Any = trigger.run()
+        async with aclosing(running) as events:
             return [(await anext(events)).payload for _ in range(count)]
 
-    return asyncio.run(asyncio.wait_for(collect(), 20))
+    return asyncio.run(asyncio.wait_for(collect(), HANG_S))
 
 
 class Ringing:
@@ -136,7 +138,12 @@ def test_pending_messages_ring_only_where_they_are_asked_for(
 ):
     queue.enqueue({"n": 1})
     queue.read(1_000)
-    settings = {"stream": stream, "group": "billing", "poll_interval_s": 0.01, "ring_again_s": None}
+    settings: dict[str, Any] = {
+        "stream": stream,
+        "group": "billing",
+        "poll_interval_s": 0.01,
+        "ring_again_s": None,
+    }
 
     (event,) = rings(BacklogTrigger(**settings, min_pending=1), 1)
     unasked = asyncio.run(events_of_some_looks(client, BacklogTrigger(**settings)))

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 import redis
@@ -38,7 +40,7 @@ def connection(monkeypatch: pytest.MonkeyPatch, server_url: str) -> None:
 class Triggerer:
     """What the triggerer does with triggers of the ack channel; `stores`: whether it stores their events."""
 
-    def __init__(self, *, stores: bool = True, **settings: float) -> None:
+    def __init__(self, *, stores: bool = True, **settings: Any) -> None:
         self.manager = SharedStreamManager(**settings)
         self.stores = stores
         self.stored: list[dict] = []
@@ -58,6 +60,7 @@ class Triggerer:
         try:
             async for event in trigger.filter_shared_stream(shared):
                 seq = self.manager.bind_pending_event(trigger_id=number, key=key)
+                assert seq is not None
                 self.seen.append(event.payload)
                 if self.stores:
                     self.stored.append(event.payload)
@@ -80,7 +83,7 @@ class Triggerer:
 
 
 @asynccontextmanager
-async def triggerer(**settings: float) -> AsyncIterator[Triggerer]:
+async def triggerer(**settings: Any) -> AsyncIterator[Triggerer]:
     """A triggerer until the end of the block."""
     running = Triggerer(**settings)
     try:
@@ -224,7 +227,8 @@ def test_a_message_on_which_the_match_raises_becomes_a_dead_letter_with_the_erro
     told = asyncio.run(scenario())
 
     assert told == [ids[0], ids[2]]
-    ((_, fields),) = client.xrange(dead_letter_stream(stream))
+    entries: Any = client.xrange(dead_letter_stream(stream))
+    ((_, fields),) = entries
     letter = json.loads(fields[b"data"])
     assert letter["envelope"]["payload"] == {"no": "number"}
     assert "KeyError: 'number'" in letter["errorMessage"]
@@ -281,7 +285,7 @@ def test_two_watchers_of_one_stream_are_both_told_of_every_message(client: redis
             for watcher in watchers:
                 running.watch(watcher)
             for watcher in watchers:
-                await until(lambda group=watcher.group: is_drained(client, stream, group))
+                await until(partial(is_drained, client, stream, watcher.group))
             return running.stored
 
     told = asyncio.run(scenario())
@@ -332,7 +336,7 @@ def test_what_a_watcher_with_other_arguments_left_pending_is_taken_over(
     ids = add(client, stream, 2)
     with RedisStreamsQueue.from_url(server_url, QueueConfig(stream, "watcher", "of-old")) as queue:
         queue.read(1_000, 2)
-    client.xclaim(stream, "watcher", "of-old", 0, ids, idle=120_000, justid=True)
+    client.xclaim(stream, "watcher", "of-old", 0, [*ids], idle=120_000, justid=True)
     monkeypatch.setattr(watched_stream, "_DEAD_AFTER_MS", 0)
 
     async def scenario() -> list[str]:
@@ -378,7 +382,7 @@ def test_an_event_that_is_stored_while_redis_is_away_is_acked_when_it_is_back(
 def test_a_new_group_begins_at_the_end_if_asked_to(client: redis.Redis, stream: str):
     add(client, stream, 3)
 
-    async def scenario() -> list[str]:
+    async def scenario() -> None:
         async with triggerer() as running:
             running.watch(MessageTrigger(stream=stream, group="watcher", start="end"))
             await until(lambda: client.xinfo_groups(stream))

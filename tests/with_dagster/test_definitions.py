@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -48,7 +49,7 @@ def test_orders_are_taken_drained_and_billed_once(shop, instance, client):
     taken = run("take_orders", shop, instance)
     sensor = defs.resolve_sensor_def("backlog__orders__billing")
     of_redis = {"redis_streams": shop["redis_streams"]}
-    tick = sensor(dg.build_sensor_context(instance=instance, resources=of_redis))
+    tick: Any = sensor(dg.build_sensor_context(instance=instance, resources=of_redis))
 
     run("bill_orders", shop, instance)
     run("recover_orders", shop, instance)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -158,7 +159,7 @@ def test_it_can_be_called_without_a_run(spec, resources, enqueue, effects_seen):
     enqueue(3)
 
     with dg.build_asset_context(resources=resources) as context:
-        result = build_drain_asset(spec)(context, config=DrainConfig())
+        result: Any = build_drain_asset(spec)(context, config=DrainConfig())
 
     assert result.metadata["handled"].value == 3
     assert len(effects_seen()) == 3

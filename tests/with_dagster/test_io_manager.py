@@ -1,11 +1,11 @@
 """RedisStreamIOManager: rows out and back, published once however often a step is retried."""
 
 # No `from __future__ import annotations` here: Dagster reads the types of the functions.
-
 import uuid
+from typing import Any
 
 import dagster as dg
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
 import pytest
 
 from dagster_conquiet import RedisStreamIOManager, RowsMissingError
@@ -41,7 +41,7 @@ def test_a_list_of_rows_is_published_and_read_back(io, prefix, instance, client)
 
     assert read == ROWS
     assert client.xlen(f"{prefix}:orders") == 5
-    metadata = result.asset_materializations_for_node("orders")[0].metadata
+    metadata: Any = result.asset_materializations_for_node("orders")[0].metadata
     assert metadata["dagster/row_count"].value == 5
     assert metadata["first_id"].value < metadata["last_id"].value
 

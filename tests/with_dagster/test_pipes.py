@@ -1,10 +1,10 @@
 """Pipes over a stream: what an external process reports arrives, even if it is killed."""
 
 # No `from __future__ import annotations` here: Dagster reads the types of the functions.
-
 import signal
 import sys
 import textwrap
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -49,7 +49,7 @@ def launch(reader, instance):
     """Materialises an asset that launches the command; the result, the custom messages, the log's text."""
 
     def run(command, **options):
-        seen = []
+        seen: list[Any] = []
 
         @dg.asset
         def external(context: dg.AssetExecutionContext, pipes: dg.PipesSubprocessClient):
@@ -114,7 +114,7 @@ class Handled:
     """Keeps what a reader hands over."""
 
     def __init__(self) -> None:
-        self.messages = []
+        self.messages: list[Any] = []
 
     @property
     def received_closed_message(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dagster as dg
 import pytest
 from sqlalchemy import text
@@ -76,7 +78,8 @@ def test_a_process_has_one_engine_and_it_is_disposed_after_the_run(database_url,
     twice.execute_in_process(instance=instance)
 
     assert engines[0] is engines[1]
-    assert engines[0].pool.checkedin() == 0  # a disposed engine holds no connection
+    pool: Any = engines[0].pool
+    assert pool.checkedin() == 0  # a disposed engine holds no connection
 
 
 def test_the_client_is_closed_at_the_end_of_its_block(server_url, client):
@@ -90,7 +93,8 @@ def test_the_client_is_closed_at_the_end_of_its_block(server_url, client):
 def test_parts_with_tls_give_the_certificates_to_the_client(tmp_path):
     redis_streams = RedisStreamsResource(host="127.0.0.1", port=1, tls=True, tls_ca_file=f"{tmp_path}/ca.pem")
 
-    with redis_streams.connect() as client:
+    with redis_streams.connect() as opened:
+        client: Any = opened
         arguments = client.connection_pool.connection_kwargs
 
     assert arguments["ssl_ca_certs"] == f"{tmp_path}/ca.pem"

@@ -44,6 +44,7 @@ def test_what_one_op_enqueues_and_another_drains_is_told_by_their_spans(spec, re
     assert parent_of(create) == id_of(enqueued)
     assert parent_of(process) == id_of(create)
     assert [link.context.span_id for link in process.links] == [id_of(drained)]
+    assert drained.attributes is not None
     assert drained.attributes["dagster.run_id"] == ran.run_id
 
 

@@ -64,7 +64,9 @@ def test_the_picture_is_a_small_svg_whose_highest_bar_fills_it():
     assert len(picture) < 500
     svg = ElementTree.fromstring(picture)
     height = int(svg.attrib["height"])
-    path = svg.find("{http://www.w3.org/2000/svg}path").attrib["d"]
+    drawn = svg.find("{http://www.w3.org/2000/svg}path")
+    assert drawn is not None
+    path = drawn.attrib["d"]
     heights = {int(x): int(bar) for x, bar in re.findall(r"M(\d+),\d+v-(\d+)", path)}
     assert list(heights.values()) == [1, height, height // 2]
     assert max(heights) < int(svg.attrib["width"])

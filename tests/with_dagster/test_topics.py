@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -158,8 +159,8 @@ def test_the_sensor_asks_for_one_run_of_each_partition_that_waits(topic_spec, se
     of_redis = {"redis_streams": resources["redis_streams"]}
     send(500, partition=1)
 
-    first = sensor(dg.build_sensor_context(instance=instance, resources=of_redis))
-    repeated = sensor(dg.build_sensor_context(instance=instance, resources=of_redis))
+    first: Any = sensor(dg.build_sensor_context(instance=instance, resources=of_redis))
+    repeated: Any = sensor(dg.build_sensor_context(instance=instance, resources=of_redis))
 
     assert [request.partition_key for request in first.run_requests] == ["1"]
     assert first.run_requests[0].run_key == repeated.run_requests[0].run_key
@@ -170,7 +171,7 @@ def test_the_sensor_asks_for_nothing_when_no_partition_waits(topic_spec, resourc
     job = dg.define_asset_job("drain_topic", [build_topic_drain_asset(topic_spec())])
     of_redis = {"redis_streams": resources["redis_streams"]}
 
-    result = build_topic_backlog_sensor(topic_spec(), job)(
+    result: Any = build_topic_backlog_sensor(topic_spec(), job)(
         dg.build_sensor_context(instance=instance, resources=of_redis)
     )
 

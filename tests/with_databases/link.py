@@ -25,6 +25,7 @@ class Link:
 
     def cut(self) -> None:
         """End every connection, and refuse new ones."""
+        assert self._listener is not None
         for opened in (self._listener, *self._sockets):
             with suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)

@@ -8,6 +8,8 @@ from sqlalchemy.orm import registry
 from conquiet import DbSession, QueueMessage
 from tests.conftest import effects
 
+__all__ = ["accounts", "effects"]
+
 #: With a primary key, for rows that clash.
 accounts = Table(
     "accounts",

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event
 
 from conquiet import DbError, DbSession, RedisStreamsQueue
+from tests.services import checked_out
 from tests.with_databases.conftest import only_on
 from tests.with_databases.consuming import ConsumeOne, in_session, pending
 from tests.with_databases.tables import notes, write, write_id
@@ -35,7 +36,7 @@ def test_engine_made_with_autocommit_is_refused(database_url: str):
     with pytest.raises(DbError, match="AUTOCOMMIT mode, where a rollback undoes nothing"):
         in_session(engine, write_kept)
 
-    assert engine.pool.checkedout() == 0
+    assert checked_out(engine) == 0
     engine.dispose()
 
 
@@ -43,7 +44,7 @@ def test_engine_with_the_option_autocommit_is_refused(db: Engine, autocommitting
     with pytest.raises(DbError, match="AUTOCOMMIT"):
         in_session(autocommitting, write_kept)
 
-    assert (notes(db), db.pool.checkedout()) == ([], 0)
+    assert (notes(db), checked_out(db)) == ([], 0)
 
 
 def test_connection_with_the_option_autocommit_is_refused(db: Engine):

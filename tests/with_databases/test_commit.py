@@ -19,6 +19,7 @@ from conquiet import (
     RedisStreamsQueue,
     drain,
 )
+from tests.services import checked_out
 from tests.with_databases.conftest import only_on
 from tests.with_databases.consuming import ConsumeOne, in_session, pending
 from tests.with_databases.servers import is_mariadb, kill, number_of
@@ -79,7 +80,7 @@ def test_connection_goes_back_to_the_pool_after_a_failing_commit(db: Engine, doo
     with pytest.raises(DbError):
         in_session(db, doom_commit)
 
-    assert db.pool.checkedout() == 0
+    assert checked_out(db) == 0
 
 
 def test_next_session_works_after_a_failing_commit(db: Engine, doom_commit: Work):
@@ -193,7 +194,7 @@ def test_connection_that_ends_within_the_block_is_an_error(db: Engine):
     with pytest.raises(SQLAlchemyError):
         in_session(db, work)
 
-    assert (notes(db), db.pool.checkedout()) == ([], 0)
+    assert (notes(db), checked_out(db)) == ([], 0)
 
 
 def test_message_stays_pending_when_the_database_is_away(
@@ -227,7 +228,7 @@ def test_commit_by_the_handler_is_refused(
     with pytest.raises(DbError, match="a handler must not commit"):
         consume_one(valkey_queue, handler, db)
 
-    assert (pending(valkey_queue), notes(db), db.pool.checkedout()) == (1, [], 0)
+    assert (pending(valkey_queue), notes(db), checked_out(db)) == (1, [], 0)
 
 
 def test_refused_commit_that_the_handler_swallows_is_not_acked(
@@ -279,7 +280,7 @@ def test_handler_that_ends_the_transaction_itself_is_told(
     with pytest.raises(DbError, match="the handler ended the transaction itself"):
         consume_one(valkey_queue, handler, db)
 
-    assert (pending(valkey_queue), notes(db), db.pool.checkedout()) == (1, [], 0)
+    assert (pending(valkey_queue), notes(db), checked_out(db)) == (1, [], 0)
 
 
 def test_what_a_handler_writes_after_it_rolled_back_is_rolled_back_too(db: Engine):

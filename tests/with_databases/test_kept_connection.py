@@ -18,6 +18,7 @@ from conquiet import (
     drain,
 )
 from tests.eventually import eventually
+from tests.services import checked_out
 from tests.with_databases.conftest import OpenDb, only_on
 from tests.with_databases.consuming import pending
 from tests.with_databases.servers import kill, number_of
@@ -118,7 +119,7 @@ def test_connection_is_given_back_at_the_end_of_a_drain(db: Engine, valkey_queue
 
     drain(valkey_queue, write_id, db, DrainLimits(max_messages=1), inbox=Inbox())
 
-    assert db.pool.checkedout() == 0
+    assert checked_out(db) == 0
 
 
 def test_connection_is_given_back_while_a_consumer_waits(

@@ -7,6 +7,7 @@ from sqlalchemy import Engine, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from conquiet import DbError, DbSession, QueueMessage, RedisStreamsQueue
+from tests.services import checked_out
 from tests.with_databases.consuming import ConsumeOne, in_session, pending
 from tests.with_databases.tables import Account, accounts, add_accounts, balances
 
@@ -183,4 +184,4 @@ def test_connection_goes_back_to_the_pool_after_the_orm_was_used(db: Engine):
     with DbSession(db) as session:
         session.orm.add(Account(1, 10))
 
-    assert db.pool.checkedout() == 0
+    assert checked_out(db) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from threading import Barrier
 
 import pytest
@@ -25,7 +26,7 @@ def use(engine: Engine, box: Inbox | Outbox) -> None:
 
 def rows(engine: Engine, name: str) -> int:
     with engine.connect() as connection:
-        return connection.scalar(select(func.count()).select_from(table(name)))
+        return connection.scalar(select(func.count()).select_from(table(name))) or 0
 
 
 @pytest.mark.parametrize("kind", [Inbox, Outbox])
@@ -67,7 +68,7 @@ def test_table_may_be_created_by_many_at_once(open_db: OpenDb, kind: type[Inbox 
             start.wait(HANG_S)
         kind(table="box").create_table(engine)
 
-    threads = [Running(lambda engine=engine: create(engine)) for engine in engines]
+    threads = [Running(partial(create, engine)) for engine in engines]
     errors = [thread.error() for thread in threads]
 
     assert errors == [None] * len(engines)

@@ -22,7 +22,7 @@ from conquiet import (
     RedisStreamsQueue,
     drain,
 )
-from tests.services import free_port
+from tests.services import Client, checked_out, free_port
 from tests.with_databases.conftest import OpenDb, OpenQueue
 from tests.with_databases.consuming import in_session
 from tests.with_databases.threads import Running
@@ -58,7 +58,7 @@ def commit_messages(db: Engine, outbox: Outbox, *messages: tuple[str, dict[str, 
             outbox.enqueue(session, stream, payload)
 
 
-def data_of(client: redis.Redis, stream: str) -> list[bytes]:
+def data_of(client: Client, stream: str) -> list[bytes]:
     return [fields[b"data"] for _, fields in client.xrange(stream)]
 
 
@@ -173,7 +173,7 @@ def test_rows_stay_while_redis_is_away(db: Engine, outbox: Outbox, away: redis.R
         OutboxRelay(db, away, outbox).relay()
 
     assert raised.value.stream == stream
-    assert (outbox.waiting(db), db.pool.checkedout()) == (1, 0)
+    assert (outbox.waiting(db), checked_out(db)) == (1, 0)
 
 
 def test_rows_go_when_redis_is_back(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import Engine, insert, inspect, literal, select, text
 from sqlalchemy.exc import InvalidRequestError, OperationalError
 
 from conquiet import DbError, DbSession
+from tests.services import checked_out
 from tests.with_databases.conftest import only_on
 from tests.with_databases.consuming import in_session
 from tests.with_databases.tables import accounts, effects, notes, write
@@ -40,7 +43,7 @@ def test_any_exception_rolls_back_and_gives_the_connection_back(db: Engine, erro
     with pytest.raises(error):
         in_session(db, work)
 
-    assert (notes(db), db.pool.checkedout()) == ([], 0)
+    assert (notes(db), checked_out(db)) == ([], 0)
 
 
 def test_exception_leaves_unchanged(db: Engine):
@@ -56,9 +59,9 @@ def test_exception_leaves_unchanged(db: Engine):
 def test_connection_goes_back_to_the_pool_after_a_commit(db: Engine):
     with DbSession(db) as session:
         write(session, "kept")
-        taken = db.pool.checkedout()
+        taken = checked_out(db)
 
-    assert (taken, db.pool.checkedout()) == (1, 0)
+    assert (taken, checked_out(db)) == (1, 0)
 
 
 def test_connection_that_was_handed_in_stays_open(db: Engine):
@@ -230,7 +233,7 @@ def test_scalars_are_the_first_column_of_each_row(db: Engine):
 
 
 @pytest.mark.parametrize("bind", [None, "sqlite://", object()])
-def test_anything_but_an_engine_or_connection_is_refused(bind: object):
+def test_anything_but_an_engine_or_connection_is_refused(bind: Any):
     with pytest.raises(TypeError, match="bind must be a SQLAlchemy Engine or Connection"):
         DbSession(bind)
 
@@ -240,4 +243,4 @@ def test_database_that_is_away_is_a_db_error_with_its_cause(unreachable: Engine)
         in_session(unreachable, fail)
 
     assert isinstance(raised.value.__cause__, OperationalError)
-    assert unreachable.pool.checkedout() == 0
+    assert checked_out(unreachable) == 0

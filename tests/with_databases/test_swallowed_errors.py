@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from threading import Event
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError, StatementError
 
 from conquiet import DbError, DbSession, DrainError, DrainLimits, QueueMessage, RedisStreamsQueue, drain
+from tests.services import checked_out
 from tests.with_databases.conftest import OpenDb, only_on
 from tests.with_databases.consuming import ConsumeOne, pending
 from tests.with_databases.servers import await_lock_wait, kill, number_of
@@ -131,7 +133,7 @@ def test_interrupted_write_of_sqlite_is_not_acked(
     db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
 ):
     def handler(_msg: QueueMessage, session: DbSession) -> None:
-        driver = session.connection.connection.dbapi_connection
+        driver: Any = session.connection.connection.dbapi_connection
         write(session, "gone")
         driver.set_progress_handler(lambda: True, 1)
         with pytest.raises(OperationalError, match="interrupted"):
@@ -231,4 +233,4 @@ def test_parameter_that_the_driver_refuses_is_its_own_error(db: Engine, statemen
     with pytest.raises(StatementError), DbSession(db) as session:
         session.execute(text(statement), {"value": object()})
 
-    assert db.pool.checkedout() == 0
+    assert checked_out(db) == 0

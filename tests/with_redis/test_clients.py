@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 from redis.backoff import NoBackoff
@@ -24,7 +26,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.fixture(params=[*SETTINGS.values()], ids=[*SETTINGS])
 def handed_in(request, server_url):
     with redis.Redis.from_url(server_url, **request.param) as opened:
         yield opened
@@ -71,6 +73,11 @@ def test_the_users_client_is_left_as_it_was(server_url, stream):
         assert handed_in.ping()
 
 
+def pool_of(queue: RedisStreamsQueue) -> Any:
+    client: Any = queue.client
+    return client.connection_pool
+
+
 def calls_of_xreadgroup(client) -> int:
     return client.info("commandstats").get("cmdstat_xreadgroup", {"calls": 0})["calls"]
 
@@ -89,12 +96,13 @@ def test_a_read_ends_before_the_clients_socket_timeout_would_cut_it_off(server_u
 
 def test_a_client_made_from_a_url_never_retries(server_url, stream):
     queue = RedisStreamsQueue.from_url(server_url, QueueConfig(stream, GROUP, "worker-1"))
+    pool = pool_of(queue)
 
-    connection = queue.client.connection_pool.get_connection()
+    connection = pool.get_connection()
 
     assert connection.retry.get_retries() == 0
     assert connection.socket_timeout == 10
-    queue.client.connection_pool.release(connection)
+    pool.release(connection)
     queue.close()
 
 
@@ -102,7 +110,7 @@ def test_options_in_the_url_win(server_url, stream):
     url = f"{server_url}?socket_timeout=3&client_name=mine"
     with RedisStreamsQueue.from_url(url, QueueConfig(stream, GROUP, "worker-1")) as queue:
         assert queue.client.client_getname() in ("mine", b"mine")
-        assert queue.client.connection_pool.connection_kwargs["socket_timeout"] == 3
+        assert pool_of(queue).connection_kwargs["socket_timeout"] == 3
 
 
 def test_close_closes_only_a_client_that_the_queue_opened(server_url, stream):
@@ -112,7 +120,7 @@ def test_close_closes_only_a_client_that_the_queue_opened(server_url, stream):
         assert mine.connection_pool._available_connections
 
     with RedisStreamsQueue.from_url(server_url, config) as owned:
-        pool = owned.client.connection_pool
+        pool = pool_of(owned)
     assert all(connection._sock is None for connection in pool._available_connections)
 
 

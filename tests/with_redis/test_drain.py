@@ -12,6 +12,7 @@ from sqlalchemy import insert, select
 from conquiet import DbError, DrainError, DrainLimits, Inbox, MalformedEntryError, QueueError, drain
 from tests.conftest import effects
 from tests.eventually import HANG_S
+from tests.reports import report_of
 
 GROUP = "billing"
 
@@ -111,7 +112,7 @@ def test_a_failing_message_stops_the_drain_and_stays_pending(make_queue, engine,
     left = pending(client, stream)
     assert list(left) == ids[3:]
     assert left[ids[3]][:2] == (b"worker-1", 1)
-    report = caught.value.drain_report
+    report = report_of(caught.value)
     assert (report.read, report.handled, report.failed, report.handed_back) == (8, 3, 1, 4)
     assert (report.stopped_by, report.failures[0].id) == ("error", ids[3])
     assert '"handled": 3' in "".join(caught.value.__notes__)
@@ -145,7 +146,8 @@ def test_a_hand_back_leaves_alone_what_another_consumer_has_claimed_meanwhile(
         drain(queue, handler, engine, DrainLimits(max_messages=3, on_error="raise"))
 
     assert pending(client, stream)[ids[2]][:2] == (b"thief", 2)
-    assert (caught.value.drain_report.handed_back, caught.value.drain_report.claimed_by_others) == (1, 1)
+    report = report_of(caught.value)
+    assert (report.handed_back, report.claimed_by_others) == (1, 1)
 
 
 def test_a_drain_first_takes_what_its_own_consumer_name_has_pending(make_queue, engine):
@@ -274,7 +276,7 @@ def test_an_interrupt_rolls_back_and_hands_back_even_with_continue(make_queue, e
         ids[3]: 0,
         ids[4]: 0,
     }
-    assert caught.value.drain_report.handled == 2
+    assert report_of(caught.value).handled == 2
 
 
 def test_a_message_whose_commit_fails_is_not_acked(make_queue, engine, client, stream):
@@ -338,7 +340,7 @@ def test_a_redis_that_goes_away_in_the_middle_is_visible_and_the_report_tells_ho
     with pytest.raises(QueueError) as caught:
         drain(queue, handler, engine, DrainLimits(max_messages=40))
 
-    assert caught.value.drain_report.handled == len(effect_ids(engine)) > 20
+    assert report_of(caught.value).handled == len(effect_ids(engine)) > 20
 
 
 def test_prefetched_messages_that_wait_long_are_renewed_and_claimed_ones_are_left_alone(

@@ -22,6 +22,7 @@ from conquiet.consume import dead_letter_stream
 from conquiet.consume.stream_channel import StreamChannel
 from conquiet.errors import DatabaseUnavailableError
 from tests.conftest import effects
+from tests.reports import report_of
 
 GROUP = "billing"
 
@@ -120,7 +121,7 @@ def test_what_was_claimed_and_not_begun_is_handed_back(make_queue, engine, clien
 
     counts = [row["times_delivered"] for row in client.xpending_range(stream, GROUP, "-", "+", 10)]
     assert counts == [3, 2, 2, 2]
-    assert caught.value.drain_report.handed_back == 3
+    assert report_of(caught.value).handed_back == 3
 
 
 def test_entries_that_were_deleted_do_not_hide_the_ones_behind_them(

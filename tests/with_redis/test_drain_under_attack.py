@@ -16,6 +16,7 @@ from conquiet.consume.dead_letter import dead_letter_stream
 from conquiet.errors import DatabaseUnavailableError, MessageRejectedError
 from conquiet.mq import DeadLetter, Retry
 from tests.conftest import effects
+from tests.reports import report_of
 
 GROUP = "billing"
 
@@ -214,7 +215,7 @@ def test_a_dead_letter_is_counted_as_one_when_the_read_after_it_fails(make_queue
     with pytest.raises(QueueError) as caught:
         drain(queue, handler, engine, DrainLimits(idle_ms=50))
 
-    report = caught.value.drain_report
+    report = report_of(caught.value)
     assert (report.dead_lettered, report.claimed_by_others) == (1, 0)
 
 
@@ -240,7 +241,7 @@ def test_a_report_of_a_drain_that_could_not_settle_adds_up(make_queue, engine, c
     with pytest.raises(QueueError) as caught:
         drain(queue, handler, engine, DrainLimits(idle_ms=50))
 
-    found = caught.value.drain_report
+    found = report_of(caught.value)
     parts = ("handled", "skipped", "failed", "retried", "dead_lettered", "handed_back", "claimed_by_others")
     assert found.read == sum(getattr(found, part) for part in parts)
     assert found.dead_lettered == 0

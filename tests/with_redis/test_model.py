@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 import redis
@@ -108,11 +109,12 @@ class QueueModel(RuleBasedStateMachine):
     @rule(consumer=consumers)
     def crash(self, consumer):
         if consumer in self.queues:
-            self.queues.pop(consumer).client.connection_pool.disconnect()
+            client: Any = self.queues.pop(consumer).client
+            client.connection_pool.disconnect()
 
     @invariant()
     def the_server_holds_what_the_model_holds(self):
-        rows = self.client.xpending_range(self.stream, GROUP, "-", "+", 10_000)
+        rows: Any = self.client.xpending_range(self.stream, GROUP, "-", "+", 10_000)
         held = {
             row["message_id"].decode(): (row["consumer"].decode(), row["times_delivered"]) for row in rows
         }

@@ -100,6 +100,7 @@ def test_a_plain_entry_carries_no_context_unless_a_member_is_named_for_it(queue,
         for n, span in zip((3, 4, 5), (single, *created), strict=True)
     ]
     assert [link.context.span_id for link in batch.links] == [id_of(span) for span in created]
+    assert batch.attributes is not None
     assert batch.attributes["messaging.batch.message_count"] == 2
 
 

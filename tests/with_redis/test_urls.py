@@ -7,6 +7,7 @@ import ipaddress
 import socket
 import subprocess
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import redis
@@ -242,7 +243,7 @@ def running_sentinel(directory, primary):
 
 def knows_replica(watcher: redis.Redis) -> bool:
     try:
-        state = watcher.sentinel_master("orders-service")
+        state: Any = watcher.sentinel_master("orders-service")
     except redis.RedisError:
         return False
     return state["num-slaves"] >= 1

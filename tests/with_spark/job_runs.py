@@ -9,6 +9,7 @@ from typing import Any
 from conquiet.mq import Topic
 from conquiet.spark.jobs import arguments_of
 from conquiet.spark.jobs.runner import run_job
+from tests.services import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,9 @@ def run_here(capsys: Any, job: str, **options: Any) -> JobRun:
 
 def envelopes(topic: Topic) -> list[dict[str, Any]]:
     """Every message of a topic as it is in its stream, partition by partition."""
+    client: Client = topic.client
     streams = [topic.keys.stream(partition) for partition in topic.partitions]
-    entries = [entry for stream in streams for entry in topic.client.xrange(stream)]
+    entries = [entry for stream in streams for entry in client.xrange(stream)]
     return [json.loads(fields[b"data"]) for _, fields in entries]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -144,7 +145,8 @@ def test_push_down_narrows_what_is_planned(valkey, valkey_url, topic):
         ]
     )
 
-    [split] = reader.partitions()
+    splits: list[Any] = list(reader.partitions())
+    [split] = splits
     assert (split.partition, split.first, split.last) == (1, "1700000005000-0", "1700000009000-0")
 
 

@@ -7,6 +7,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -23,7 +24,7 @@ from tests.with_spark.job_runs import envelopes, payloads, run_here
 pytestmark = pytest.mark.xdist_group("spark")
 
 IN_DATABASE = {"in": "database"}
-ORDERS = [
+ORDERS: list[dict[str, Any]] = [
     {"order_id": number, "customer": f"c{number % 7}", "cents": 100 + number, "at": number % 150}
     for number in range(500)
 ]
@@ -238,7 +239,7 @@ def test_a_table_becomes_totals_by_customer_and_hour_and_a_retry_adds_nothing(ru
         connection.execute(text("UPDATE orders SET cents = cents + 1000 WHERE number = 1"))
     changed = run("aggregate", **options)
 
-    expected = {}
+    expected: dict[Any, Any] = {}
     for order in ORDERS:
         group = (order["customer"], f"2026-03-01T0{order['at'] // 60}:00:00.000000")
         expected[group] = expected.get(group, 0) + order["cents"]

@@ -71,6 +71,7 @@ def test_options_become_a_command_line_that_means_the_same():
     plan = parse("aggregate", arguments_of(options | WINDOW))
 
     assert (plan.source.topic, plan.source.start, plan.source.end) == ("t", "-", None)
+    assert plan.window is not None
     assert plan.window.measures == (("sum", "a"), ("sum", "b"))
     assert plan.window.time == "timestamp"
 

@@ -96,7 +96,7 @@ def test_a_topic_that_is_missing_fails_the_step_at_once_with_a_sentence(shop, in
     result = dg.materialize([asset], resources=shop, instance=instance, raise_on_error=False)
 
     [failure] = [event for event in result.all_events if event.is_step_failure]
-    assert "topic 'nowhere' is not there" in failure.step_failure_data.error.to_string()
+    assert "topic 'nowhere' is not there" in str(failure.step_failure_data.error)
     assert asset.key == dg.AssetKey(["streams", "nowhere"])
 
 

@@ -71,7 +71,7 @@ def test_jobs_on_two_workers_write_to_three_nodes_and_read_from_them(tmp_path):
                 client.get_node_from_key(orders.keys.stream(partition)).name
                 for partition in orders.partitions
             }
-            expected = Counter()
+            expected: Counter[str] = Counter()
             for number in range(ROWS):
                 expected[f"c{number % 50}"] += number % 97
             assert len(nodes) == 3

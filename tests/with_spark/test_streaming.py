@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -84,15 +86,17 @@ def test_a_replayed_batch_is_divided_as_it_was(valkey, valkey_url, stream):
     reader = StreamMicroBatchReader(options, SCHEMA)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    before = [(split.first, split.last) for split in reader.partitions(start, end)]
+    before = bounds(reader.partitions(start, end))
     add_orders(valkey, stream, range(50_000))
 
-    after = [
-        (split.first, split.last) for split in StreamMicroBatchReader(options, SCHEMA).partitions(start, end)
-    ]
+    after = bounds(StreamMicroBatchReader(options, SCHEMA).partitions(start, end))
 
     assert after == before
     assert len(before) >= 8
+
+
+def bounds(splits: Iterable[Any]) -> list[tuple[str, str]]:
+    return [(split.first, split.last) for split in splits]
 
 
 def reader_of(url: str, stream: str, **options: object) -> StreamMicroBatchReader:
@@ -162,7 +166,8 @@ def test_entries_trimmed_before_they_were_read_are_reported_with_the_gap(valkey,
     with pytest.raises(Exception, match="were trimmed or deleted") as lost:
         reader.latestOffset(read, reader.getDefaultReadLimit())
 
-    assert (lost.value.after, lost.value.before, lost.value.at_most) == (ids[-1], later[30], 30)
+    gap: Any = lost.value
+    assert (gap.after, gap.before, gap.at_most) == (ids[-1], later[30], 30)
     careless = reader_of(valkey_url, stream, start="earliest", failOnDataLoss="false")
     end = careless.latestOffset(read, careless.getDefaultReadLimit())
     assert numbers_between(careless, read, end) == list(range(130, 200))
@@ -242,7 +247,8 @@ def test_a_gap_behind_an_available_now_query_is_noticed_though_others_went_on_ad
     with pytest.raises(DataLossError) as lost:
         end_of_batch(reader_of(valkey_url, stream, start="earliest"), end)
 
-    assert (lost.value.after, lost.value.before, lost.value.at_most) == (ids[-1], later[0], 10)
+    gap: Any = lost.value
+    assert (gap.after, gap.before, gap.at_most) == (ids[-1], later[0], 10)
 
 
 def test_a_gap_is_noticed_in_bounded_batches_that_began_at_an_id(valkey, valkey_url, stream):
@@ -254,7 +260,8 @@ def test_a_gap_is_noticed_in_bounded_batches_that_began_at_an_id(valkey, valkey_
     with pytest.raises(DataLossError) as lost:
         end_of_batch(reader, end)
 
-    assert (lost.value.after, lost.value.before, lost.value.at_most) == (ids[149], ids[160], 10)
+    gap: Any = lost.value
+    assert (gap.after, gap.before, gap.at_most) == (ids[149], ids[160], 10)
 
 
 def test_trimming_what_was_read_from_an_id_on_loses_nothing(valkey, valkey_url, stream):

@@ -237,7 +237,7 @@ def test_keys_go_where_the_producer_sends_them(valkey, valkey_url, topic):
     send(valkey_url, rows, attempt_of(), topic=topic.name)
     Producer(valkey).send_many(topic.name, [Message(payload={"number": 0}, key=key) for key in keys])
 
-    places = {}
+    places: dict[str, set[int]] = {}
     for envelope in envelopes_in(valkey, topic):
         places.setdefault(envelope["key"], set()).add(envelope["partitionId"])
 

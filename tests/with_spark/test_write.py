@@ -112,6 +112,12 @@ def test_rows_without_a_key_are_spread_over_the_partitions(spark, write, valkey,
     assert {envelope["key"] for envelope in envelopes_in(valkey, topic)} == {None}
 
 
+def struct_of(schema: str) -> StructType:
+    parsed = StructType.fromDDL(schema)
+    assert isinstance(parsed, StructType)
+    return parsed
+
+
 @pytest.mark.parametrize(
     ("schema", "options", "message"),
     [
@@ -127,7 +133,7 @@ def test_what_cannot_be_written_is_named(spark, schema, options, message):
     source = RedisStreamSource({"url": "redis://localhost", **options})
 
     with pytest.raises((ValueError, TypeError), match=message):
-        source.writer(StructType.fromDDL(schema), overwrite=False)
+        source.writer(struct_of(schema), overwrite=False)
 
 
 def test_a_task_that_cannot_write_says_why(spark, write):
@@ -143,4 +149,4 @@ def test_a_stream_is_never_overwritten(spark):
     source = RedisStreamSource({"url": "redis://localhost", "stream": "s"})
 
     with pytest.raises(ValueError, match="only added to"):
-        source.writer(StructType.fromDDL("data string"), overwrite=True)
+        source.writer(struct_of("data string"), overwrite=True)

@@ -74,7 +74,7 @@ def test_on_a_cluster_the_keys_of_a_plain_stream_share_its_slot(name):
 
 @pytest.mark.parametrize("layout", ["single", "hash_tagged"])
 def test_no_two_keys_have_the_same_name(layout):
-    found = []
+    found: list[str] = []
     for topic in ("orders", "orders-2", "item", "until", "p", "billing"):
         keys = TopicKeys(topic, layout)
         for partition in (0, 1):
@@ -117,4 +117,4 @@ def test_keys_of_two_servers_in_one_process_do_not_disturb_each_other():
     assert of_partition(single, 0) == before
     assert set(on_cluster).isdisjoint(before)
     with pytest.raises(AttributeError):
-        single.topic = "payments"
+        single.topic = "payments"  # type: ignore[misc]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -36,7 +37,7 @@ def test_amounts_observed_together_count_as_if_observed_one_by_one():
 
 
 def test_amounts_are_observed_one_by_one_by_a_histogram_without_known_attributes():
-    seen = []
+    seen: list[Any] = []
 
     add_observations(SimpleNamespace(observe=seen.append), _AMOUNTS)
 

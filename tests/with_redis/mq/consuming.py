@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 
 from conquiet.mq import ConsumerConfig, PartitionConsumer, RetryPolicy, Topic, Topics
 from tests.eventually import HANG_S, eventually
+from tests.services import Client
 
 GROUP = "billing"
 
@@ -22,9 +23,9 @@ GROUP = "billing"
 SOON = RetryPolicy(base_delay_ms=20, max_delay_ms=40, max_attempts=3)
 
 
-def quick(*, batch_size: int = 100, ordering: Any = "default", **changes: Any) -> ConsumerConfig:
+def quick(*, batch_size: Any = 100, ordering: Any = "default", **changes: Any) -> ConsumerConfig:
     """A consumer that looks at its group several times a second."""
-    settings = {"lease_ttl_ms": 900, "retry": SOON, "block_ms": 50}
+    settings: dict[str, Any] = {"lease_ttl_ms": 900, "retry": SOON, "block_ms": 50}
     return ConsumerConfig(**(settings | {"batch_size": batch_size, "ordering": ordering} | changes))
 
 
@@ -110,7 +111,7 @@ class Seen(list[Any]):
 
 def pending(topic: Topic, group: str = GROUP) -> dict[str, tuple[str, int]]:
     """Pending entries of all partitions: who has each, and how often it was delivered."""
-    rows = []
+    rows: list[Any] = []
     for partition in topic.partitions:
         with suppress(redis.ResponseError):  # before its first consumer there is no group
             rows += topic.client.xpending_range(topic.keys.stream(partition), group, "-", "+", 10_000)
@@ -120,13 +121,14 @@ def pending(topic: Topic, group: str = GROUP) -> dict[str, tuple[str, int]]:
 def is_finished(topic: Topic, group: str = GROUP) -> bool:
     """Whether the group was given everything and has settled it."""
     topic = Topics(topic.client).open(topic.name)
+    client: Client = topic.client
     for partition in topic.partitions:
         stream = topic.keys.stream(partition)
-        if not topic.client.xlen(stream):
+        if not client.xlen(stream):
             continue
-        infos = {info["name"]: info for info in topic.client.xinfo_groups(stream)}
+        infos = {info["name"]: info for info in client.xinfo_groups(stream)}
         info = infos.get(group.encode())
-        last = topic.client.xrevrange(stream, count=1)[0][0]
+        last = client.xrevrange(stream, count=1)[0][0]
         if info is None or info["pending"] or info["last-delivered-id"] != last:
             return False
     return True
@@ -138,17 +140,17 @@ def wait_until_finished(topic: Topic, group: str = GROUP) -> None:
 
 def dead_letters(topic: Topic) -> list[dict[str, Any]]:
     """Every dead letter of the topic, as it is written."""
+    client: Client = topic.client
     found = []
     for stream in sorted({topic.keys.dead_letters(partition) for partition in topic.partitions}):
-        found += [json.loads(fields[b"data"]) for _, fields in topic.client.xrange(stream)]
+        found += [json.loads(fields[b"data"]) for _, fields in client.xrange(stream)]
     return found
 
 
 def owners(topic: Topic, group: str = GROUP) -> list[str | None]:
     """Who holds the lease of each partition."""
-    replies = [
-        topic.client.hget(topic.keys.lease(group, partition), "owner") for partition in topic.partitions
-    ]
+    client: Client = topic.client
+    replies = [client.hget(topic.keys.lease(group, partition), "owner") for partition in topic.partitions]
     return [None if reply is None else reply.decode() for reply in replies]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 import redis
@@ -100,7 +101,8 @@ def test_pending_by_id_is_merged_and_pages_reach_every_entry(wide, producer, adm
     producer.send_many(wide.name, messages)
     held = [msg for partition in wide.partitions for msg in Hand(wide, partition).read(2_000)]
 
-    seen, cursor = [], None
+    seen: list[Any] = []
+    cursor = None
     while not seen or cursor:
         page = admin.pending(wide.name, GROUP, limit=97, cursor=cursor, sort="id")
         seen += [(tuple(map(int, entry.id.split("-"))), entry.partition) for entry in page.entries]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, insert, select
@@ -57,7 +58,7 @@ def test_idle_workers_keep_no_connection(wide, producer, start, make_engine):
 def test_a_paused_worker_keeps_no_connection(topic, send, start, make_engine):
     engine = make_engine(pool_size=1)
     send(2)
-    running = None
+    running: Any = None
 
     def pause(msg, session):
         running.consumer.pause()

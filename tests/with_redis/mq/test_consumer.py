@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import redis
@@ -200,8 +201,8 @@ def test_an_inbox_without_an_engine_is_refused(topic):
         lambda: ConsumerConfig(batch_size=0),
         lambda: ConsumerConfig(block_ms=0),
         lambda: ConsumerConfig(max_parked=0),
-        lambda: ConsumerConfig(ordering="Strict"),
-        lambda: ConsumerConfig(retry_mode="re-queue"),
+        lambda: ConsumerConfig(ordering="Strict"),  # type: ignore[arg-type]
+        lambda: ConsumerConfig(retry_mode="re-queue"),  # type: ignore[arg-type]
         lambda: ConsumerConfig(consumer_name=""),
         lambda: ConsumerConfig(lease_ttl_ms=0),
         lambda: ConsumerConfig(retry_mode="requeue", ordering="strict"),
@@ -232,7 +233,8 @@ def test_what_was_read_before_a_pause_is_handled_at_once_after_it(topic, send, s
     ids = send(5)
     seen = Seen()
     reads = []
-    running, has_started = None, threading.Event()
+    running: Any = None
+    has_started = threading.Event()
 
     def pause_at_the_second(msg):
         seen(msg)

@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 import weakref
+from typing import Any
 
 import pytest
 from sqlalchemy import event, insert
@@ -25,11 +26,12 @@ from conquiet.mq import (
 from conquiet.mq.own.partition import LeasedPartition
 from tests.conftest import effects
 from tests.eventually import eventually
+from tests.reports import report_of
 from tests.with_redis.mq.consuming import GROUP, quick
 
 
-def drain(topic, handler, engine=None, *, inbox=None, config=None, **limits):
-    limits = DrainLimits(**{"idle_ms": 20} | limits)
+def drain(topic, handler, engine=None, *, inbox=None, config=None, **options):
+    limits = DrainLimits(**{"idle_ms": 20} | options)
     return drain_partition(topic, 0, GROUP, handler, engine, limits, inbox=inbox, config=config)
 
 
@@ -81,7 +83,7 @@ def test_what_was_acked_is_reported_as_handled_if_redis_fails_during_the_wait(to
     with pytest.raises(QueueError) as caught:
         drain(topic, lambda msg: None)
 
-    report = caught.value.drain_report
+    report = report_of(caught.value)
     assert (report.handled, report.claimed_by_others) == (3, 0)
 
 
@@ -95,7 +97,7 @@ def test_a_ctrl_c_during_the_wait_leaves_the_report_right(topic, send, monkeypat
     with pytest.raises(KeyboardInterrupt) as caught:
         drain(topic, lambda msg: None)
 
-    report = caught.value.drain_report
+    report = report_of(caught.value)
     assert (report.handled, report.claimed_by_others) == (3, 0)
 
 
@@ -125,7 +127,7 @@ def test_a_consumer_keeps_nothing_of_what_failed(topic, send, start, monkeypatch
     # pytest keeps every record, and a record its traceback.
     monkeypatch.setattr(logging.getLogger("conquiet.consume.engine"), "disabled", True)
     send(50)
-    kept = weakref.WeakSet()
+    kept: weakref.WeakSet[Any] = weakref.WeakSet()
 
     class Frame:
         """A big thing that a handler works on."""
@@ -148,7 +150,11 @@ def test_a_consumer_keeps_nothing_of_what_failed(topic, send, start, monkeypatch
     assert len(kept) <= 1
 
 
-@pytest.mark.parametrize("answer", [DeadLetter(None), DeadLetter(ValueError("x")), Retry(reason=None)])
+no_text: Any = None
+an_error: Any = ValueError("x")
+
+
+@pytest.mark.parametrize("answer", [DeadLetter(no_text), DeadLetter(an_error), Retry(reason=no_text)])
 def test_an_answer_whose_reason_is_no_text_ends_no_consumer(topic, send, start, answer):
     send(2)
     seen = []
@@ -178,7 +184,7 @@ def test_an_inbox_that_fails_while_a_message_is_given_up_ends_no_consumer(topic,
     for _ in range(2):
         with pytest.raises(Died):
             drain(topic, dies, engine, inbox=Inbox(), config=died)
-    failures = []
+    failures: list[Any] = []
 
     def refuse(_connection, _cursor, statement, *_more):
         if statement.startswith("SELECT") and "message_key" in statement and len(failures) < 1:
@@ -223,7 +229,7 @@ def test_an_error_that_is_its_own_cause_is_retried_as_any_other(topic, send):
 def test_after_an_outage_a_message_is_handled_as_it_was_sent(topic, send, engine):
     """It is the same attempt, so it must be the same message, whatever its handler did to it."""
     send(1)
-    is_down = []
+    is_down: list[bool] = []
     seen = []
 
     @event.listens_for(engine, "engine_connect")

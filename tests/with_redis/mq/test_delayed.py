@@ -45,7 +45,7 @@ def test_items_that_cannot_be_moved_are_in_nobodys_way_and_are_told(
     eventually(lambda: seen.numbers() == ["late"])
     assert client.zcard(topic.keys.delayed(0)) == 310
     assert client.hlen(topic.keys.delayed_items(0)) == 160
-    assert metric("conquiet_mq_delayed_stuck_total", topic=topic.name) == 310
+    eventually(lambda: metric("conquiet_mq_delayed_stuck_total", topic=topic.name) == 310)
     assert "delayed messages of topic" in caplog.text
 
 

@@ -79,6 +79,7 @@ def test_a_lease_is_not_judged_by_the_reply_to_another_call(shared, wide, call):
     topic = Topics(client).open(wide.name)
     leases = LeaseStore(topic, GROUP)
     lease = leases.acquire(0, "anna", 60_000)
+    assert lease is not None
     owe_a_reply_of(Hand(topic, 1), client, interrupts)
     calls = {
         "acquire": lambda: leases.acquire(2, "anna", 60_000),

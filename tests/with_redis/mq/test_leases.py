@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
@@ -63,7 +64,7 @@ class LeaseModel(RuleBasedStateMachine):
     @rule(target=held, name=owner_names)
     def acquire(self, name):
         is_free = self.owner is None or self.now >= self.expires_at
-        is_own = not is_free and self.owner[0] == name
+        is_own = not is_free and self.owner is not None and self.owner[0] == name
 
         lease = self.store.acquire(0, name, TTL_MS)
 
@@ -138,7 +139,7 @@ class LeaseModel(RuleBasedStateMachine):
         if not self.pending:
             return
         entry_id, (consumer, count) = next(iter(self.pending.items()))
-        first = {"dead_letter": "{}", "hand_back": max(0, count - 1)}.get(kind, "")
+        first: Any = {"dead_letter": "{}", "hand_back": max(0, count - 1)}.get(kind, "")
         settlement = Settlement(kind, entry_id, count, first)
         if not self.is_valid(lease):
             with pytest.raises(LeaseLostError):

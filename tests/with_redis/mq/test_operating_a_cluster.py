@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -46,7 +47,8 @@ def test_letters_of_all_partitions_are_merged_in_the_order_of_time(spread, hands
         hand.give_up()
     letters = DeadLetters(spread)
 
-    seen, after = [], None
+    seen: list[Any] = []
+    after = None
     while not seen or after:
         page = letters.list(limit=5, after=after)
         seen += page.letters
@@ -114,7 +116,8 @@ def test_the_admin_sees_and_mends_every_partition(spread, hands, cluster):
         (3, "dead")
     ]
     assert sum(trim.removed for trim in admin.trim(spread.name, retention_length=0)) == 1
-    assert sum(reset.skipped for reset in admin.reset_group(spread.name, GROUP, "end", dry_run=False)) == 20
+    resets = admin.reset_group(spread.name, GROUP, "end", dry_run=False)
+    assert sum(reset.skipped or 0 for reset in resets) == 20
     admin.delete_group(spread.name, GROUP, force=True)
     assert admin.groups(spread.name) == []
 

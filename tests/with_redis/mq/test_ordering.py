@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
+from conquiet.consume.outcome import Settlement
 from conquiet.mq import DeadLetter, Message, MqAdmin, Retry, RetryPolicy
-from conquiet.mq.own.settlement import Settlement
 from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, pending, quick, wait_until_finished
@@ -169,7 +170,7 @@ def test_what_is_parked_when_its_group_is_reset_is_handled_once(topic, producer,
 
 def test_strict_order_is_kept_over_a_pause(topic, send_keyed, start):
     send_keyed(9)
-    running = None
+    running: Any = None
 
     class Pausing(FailsFirst):
         def __call__(self, msg):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_messages_of_one_key_keep_their_order_in_one_partition(wide, producer):
     keys = [f"k{n % 5}" for n in range(60)]
     producer.send_many(wide.name, [Message(payload={"n": n}, key=key) for n, key in enumerate(keys)])
 
-    partitions_of = {}
+    partitions_of: dict[Any, Any] = {}
     for partition in wide.partitions:
         numbers = [(data["key"], data["payload"]["n"]) for _, data in entries(wide, partition)]
         assert numbers == sorted(numbers, key=lambda pair: pair[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
@@ -176,12 +177,13 @@ def test_a_lease_that_cannot_be_renewed_does_not_cost_the_others_theirs(wide, st
     client.set(first, "not a lease")
 
     for lease, was in before.items():
-        eventually(lambda lease=lease, was=was: _end_of(client, lease) > int(was[b"expiresAtMs"]) + 3_000)
+        end = int(was[b"expiresAtMs"]) + 3_000
+        eventually(partial(_ends_after, client, lease, end))
         assert client.hget(lease, "epoch") == was[b"epoch"]
 
 
-def _end_of(client, lease):
-    return int(client.hget(lease, "expiresAtMs") or 0)
+def _ends_after(client, lease, end) -> bool:
+    return int(client.hget(lease, "expiresAtMs") or 0) > end
 
 
 def steal(topic):

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pendulum
 import pytest
@@ -134,7 +135,8 @@ def test_orders_become_totals_and_a_second_run_changes_nothing(shop, run_dag, su
     assert "hush%2Fhush%2B1" not in logged
 
     # And the check: it passes or fails by the sums.
-    check = pipeline.get_task("check_sums").python_callable
+    task: Any = pipeline.get_task("check_sums")
+    check = task.python_callable
     check()
     with shop.begin() as connection:
         connection.execute(text("UPDATE order_totals SET cents = cents + 1 WHERE customer = 'customer-3'"))
