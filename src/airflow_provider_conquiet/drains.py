@@ -51,7 +51,10 @@ class TaskDrain(ABC):
             except DrainError as error:
                 if any(is_connection_lost(failure.error) for failure in error.failures):
                     raise DbError(f"the database closed a connection during the drain: {error}") from error
-                _log.warning("%s; they will be delivered again", error)
+                _log.warning(
+                    "%s; they are redelivered to this task's next try, or when they are claimed as stale",
+                    error,
+                )
                 report = error.report
         if report.stopped_by == "max_failures":
             first = report.failures[0].error if report.failures else None

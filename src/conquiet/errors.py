@@ -136,7 +136,7 @@ class MessageRejectedError(ConquietError):
         self.answer = answer
         super().__init__(
             f"the handler of entry {entry_id} of stream {stream!r} returned {answer!r}: the message stays "
-            "pending, and is redelivered by the next drain; scheduled retries need a topic"
+            "pending until this consumer drains again or it is claimed; scheduled retries need a topic"
         )
 
 

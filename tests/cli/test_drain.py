@@ -220,3 +220,13 @@ def test_claim_stale_creates_nothing_and_is_not_for_topics(run, stream, topic, v
     assert run("claim-stale", stream, "-g", "billing", "--to", "anna").code == 4
     assert not valkey.exists(stream)
     assert run("claim-stale", topic, "-g", "billing", "--to", "anna").code == 2
+
+
+def test_a_handler_that_ends_the_process_is_reported_and_exits_with_1(run, stream, database):
+    fill(run, stream, 3)
+
+    ran = drain(run, stream, "exit_quietly", "--json", *database)
+
+    assert ran.code == 1
+    assert "SystemExit" in ran.err
+    assert (ran.json["failed"], ran.json["read"]) == (1, 3)

@@ -118,7 +118,10 @@ def run_drain(run: Callable[[], DrainReport]) -> tuple[DrainReport, ExitCode]:
         report = run()
     except DrainError as error:
         return error.report, ExitCode.FAILED
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # Also a SystemExit of the handler: its own exit code says nothing about the drain.
         found: DrainReport | None = getattr(error, "drain_report", None)
         if found is None:
             raise

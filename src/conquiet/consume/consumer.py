@@ -77,7 +77,6 @@ class QueueConsumer:
         With an inbox, a message that was handled before is acked without its handler.
         """
         with MessageHandling(handler, engine, inbox) as handling:
-            handling.create_inbox_table()
             running = _Running(self.queue, handling)
             with naming_messages_of(running):
                 msg = running.read(self)

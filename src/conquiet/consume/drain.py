@@ -70,6 +70,4 @@ def _handling(handler: Handler, engine: Engine, inbox: Inbox | None) -> MessageH
         raise TypeError(
             "a plain stream is drained into a database: engine must be a SQLAlchemy Engine, not None"
         )
-    handling = MessageHandling(handler, engine, inbox)
-    handling.create_inbox_table()
-    return handling
+    return MessageHandling(handler, engine, inbox)

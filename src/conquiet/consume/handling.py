@@ -133,6 +133,7 @@ class MessageHandling:
             self._inbox.create_table(self._engine)
 
     def __enter__(self) -> Self:
+        self.create_inbox_table()
         return self
 
     def __exit__(

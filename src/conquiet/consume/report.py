@@ -32,7 +32,7 @@ class DrainReport:
     read: int = 0
     #: Handled and committed.
     handled: int = 0
-    #: Acked without the handler, since the inbox had them.
+    #: Acked without the handler: the inbox had them, or they were copies for another group.
     skipped: int = 0
     #: Plain streams: still pending after an error, or malformed.
     failed: int = 0

@@ -56,7 +56,7 @@ def drain_partition(
     limits = replace(limits, batch_size=min(limits.batch_size, config.batch_size))
     if limits.max_deliveries is not None:
         raise ValueError("max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts")
-    # Before anything is acquired: it checks its arguments.
+    # Before anything is acquired: it checks its arguments, and the database.
     MessageHandling(handler, engine, inbox).create_inbox_table()
     # Longer than later on: there is no lease yet that has to be renewed.
     move_delayed(topic, budget_s=5.0)

@@ -74,7 +74,7 @@ class SettlementRules:
         becomes a dead letter.
         """
         if msg.envelope.for_group not in (None, msg.group):
-            return Settlement("ack", msg.id, msg.delivery_count, outcome="handled")
+            return Settlement("ack", msg.id, msg.delivery_count, outcome="skipped")
         attempts = msg.attempt - 1
         if attempts == 0 or not self.policy.is_exhausted(attempts, msg.envelope.max_retries):
             return None
