@@ -46,6 +46,7 @@ class StreamChannel:
         self._reads_new = False
         self._max_deliveries = max_deliveries
         self._read_at = 0.0
+        self._renew_after_s = config.claim_idle_ms / 2000
         self.stream = config.stream_key
         self.where = Where(
             destination=config.stream_key, group=config.consumer_group, consumer=config.consumer_name
@@ -119,7 +120,7 @@ class StreamChannel:
     def next_message(self, queued: deque[QueueMessage]) -> QueueMessage | None:
         """As `Channel.next_message`."""
         # Others may claim what waits here; ask which ones are still pending at this consumer before that.
-        if (time.monotonic() - self._read_at) * 1000 >= self._queue.config.claim_idle_ms / 2:
+        if time.monotonic() - self._read_at >= self._renew_after_s:
             kept = self._queue.renew(list(queued))
             self.claimed_by_others += len(queued) - len(kept)
             queued.clear()

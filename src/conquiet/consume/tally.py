@@ -32,8 +32,9 @@ class Tally:
         self.failures: list[DrainFailure] = []
         #: Whether failed messages are still pending as they are.
         self.has_left_pending = False
-        self._first_id: str | None = None
-        self._last_id: str | None = None
+        #: Of the first and of the last read that delivered anything; put in order only for the report.
+        self._first_ids: list[str] = []
+        self._last_ids: list[str] = []
 
     def reason_to_stop(self, failed_attempts: int) -> StopReason | None:
         """The limit that is reached, if one is."""
@@ -67,8 +68,8 @@ class Tally:
             self._idle_since = started
         elif ids:
             self._idle_since = None
-            self._first_id = self._first_id or min(ids, key=entry_id_order)
-            self._last_id = max(ids, key=entry_id_order)
+            self._first_ids = self._first_ids or ids
+            self._last_ids = ids
         return len(ids)
 
     def decided(self, settlement: Settlement) -> None:
@@ -112,8 +113,8 @@ class Tally:
             group=where.group or "",
             topic=None if where.partition is None else where.destination,
             partition=where.partition,
-            first_id=self._first_id,
-            last_id=self._last_id,
+            first_id=min(self._first_ids, key=entry_id_order, default=None),
+            last_id=max(self._last_ids, key=entry_id_order, default=None),
             seconds=time.monotonic() - self._started,
             stopped_by=stopped_by,
             failures=tuple(self.failures),

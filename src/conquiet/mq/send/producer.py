@@ -26,7 +26,8 @@ _KNOWN_FOR_S = 1.0
 _MOST_IN_A_SCRIPT = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen, as one is made for every message sent: that would double what it costs.
+@dataclass(slots=True, kw_only=True)
 class Message:
     """One message to send."""
 
@@ -168,11 +169,11 @@ class Producer:
     def _send_many(self, name: str, messages: list[Message], batch_size: int) -> list[str]:
         # After the messages are there: they may come slowly, and the topic grow meanwhile.
         topic = self._open(name)
-        entries = []
+        entries, is_once = [], False
         for message in messages:
             envelope = self._envelope(topic, message)
             entries.append(OnceEntry(envelope.partition, message.dedupe_id, envelope.encode()))
-        is_once = any(entry.dedupe_id is not None for entry in entries)
+            is_once = is_once or message.dedupe_id is not None
         if is_once:
             batch_size = min(batch_size, _MOST_IN_A_SCRIPT)
         streams = [topic.keys.stream(partition).encode() for partition in topic.partitions]
