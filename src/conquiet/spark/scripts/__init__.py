@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from conquiet.queue.connection import Client, queue_error, visible_errors
@@ -107,7 +108,7 @@ def add_rows_of_task(
     task: TaskKey,
     known: AddedRows,
     after: AddedRows,
-    rows: Sequence[bytes],
+    rows: pa.StringArray,
     hashes: Hashes,
     on_reply: Callable[[tuple[AddedRows, Hashes] | None], None],
 ) -> None:
@@ -128,8 +129,8 @@ def add_rows_of_task(
         on_reply((AddedRows(known.count + len(others), digest.decode()), others))
 
     fixed: list[Argument] = [task.window_ms, f"{task.batch:020}", known.count, known.digest, after.digest]
-    arguments: list[Argument] = [*fixed, hashes.astype("<u8").tobytes(), *rows]
-    _send(connection, _ADD_ROWS_OF_TASK, [task.stream, task.key], arguments, receive)
+    arguments: list[Argument] = [*fixed, hashes.astype("<u8").tobytes()]
+    _send(connection, _ADD_ROWS_OF_TASK, [task.stream, task.key], arguments, receive, rows)
 
 
 def _send(
@@ -138,6 +139,7 @@ def _send(
     keys: Sequence[str],
     arguments: Sequence[Argument],
     on_reply: Callable[[Any], None] | None = None,
+    texts: pa.StringArray | None = None,
 ) -> None:
     def receive(reply: Any) -> None:
         if isinstance(reply, Exception):
@@ -146,4 +148,4 @@ def _send(
             on_reply(reply)
 
     # Its text weighs nothing beside some hundred rows, and a server that failed over knows no digests.
-    connection.send(["EVAL", script.text, len(keys), *keys, *arguments], receive)
+    connection.send(["EVAL", script.text, len(keys), *keys, *arguments], receive, texts)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -16,6 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from conquiet.queue.connection import Client, visible_errors
 from conquiet.queue.lua import Argument
+from conquiet.spark.wire.texts import packed_texts
 
 #: While the server runs one command, the next is packed and sent.
 _MOST_IN_FLIGHT = 2
@@ -43,12 +45,27 @@ class ServerConnection:
         self._end = np.frombuffer(f"${len(token)}\r\n{token}\r\n".encode(), dtype=np.uint8)
         self._buffer_size = _SMALLEST_BUFFER
 
-    def send(self, command: Sequence[Argument], on_reply: Callable[[Any], None]) -> None:
-        """Send one command; `on_reply` is called by a later call, an error reply as an exception."""
+    def send(
+        self,
+        command: Sequence[Argument],
+        on_reply: Callable[[Any], None],
+        texts: pa.StringArray | None = None,
+    ) -> None:
+        """Send one command; `on_reply` is called by a later call, an error reply as an exception.
+
+        Args:
+            texts: further arguments.
+        """
         while len(self._on_replies) >= _MOST_IN_FLIGHT:
             self._receive()
+        packed, more = self.pack(*command), memoryview(b"")
+        if texts is not None:
+            # It begins with the number of its arguments.
+            _, newline, rest = packed.partition(b"\r\n")
+            packed = b"*%d" % (len(command) + len(texts)) + newline + rest
+            more = packed_texts(texts)
         with self._visible("send"):
-            self._connection.send_command(*command)
+            self._connection.send_packed_command([packed, more])
         self._on_replies.append(on_reply)
 
     def wait(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 
@@ -14,6 +15,13 @@ def bounds_of(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.int6
     offsets: Any = np.frombuffer(texts.buffers()[1] or bytes(4), dtype=np.int32)
     offsets = offsets[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     return offsets[:-1], offsets[1:]
+
+
+def packed_texts(texts: pa.StringArray) -> memoryview:
+    """Each text as an argument of a Redis command: without an object for each of them."""
+    lengths = pc.binary_length(texts).cast(pa.string())
+    joined = pc.binary_join_element_wise("$", lengths, "\r\n", texts, "\r\n", "")
+    return memoryview(joined.buffers()[2] or b"")
 
 
 def pieces(texts: pa.StringArray, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.StringArray:

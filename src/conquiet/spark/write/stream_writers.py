@@ -78,8 +78,8 @@ class OncePerTaskWriter:
 
     def _send(self, chunk: _Chunk) -> None:
         known, self._expected = self._expected, chunk.after
-        rows, settle = _bytes_of(chunk.data), partial(self._settle, chunk)
-        add_rows_of_task(self._connection, self._task, known, chunk.after, rows, chunk.hashes, settle)
+        settle = partial(self._settle, chunk)
+        add_rows_of_task(self._connection, self._task, known, chunk.after, chunk.data, chunk.hashes, settle)
 
     def _settle(self, chunk: _Chunk, others: tuple[AddedRows, Hashes] | None) -> None:
         if self._refused:
