@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from conquiet.embedded import EmbeddedServer
     from conquiet.errors import (
         ConquietError,
+        ConsumerBusyError,
         DatabaseUnavailableError,
         DbError,
         DrainError,
@@ -54,6 +55,7 @@ _HOME_OF = {
     "Ack": "conquiet.consume",
     "BacklogStats": "conquiet.queue",
     "ConquietError": "conquiet.errors",
+    "ConsumerBusyError": "conquiet.errors",
     "DatabaseUnavailableError": "conquiet.errors",
     "DbError": "conquiet.errors",
     "DbSession": "conquiet.db",
@@ -93,6 +95,7 @@ __all__ = [
     "Ack",
     "BacklogStats",
     "ConquietError",
+    "ConsumerBusyError",
     "DatabaseUnavailableError",
     "DbError",
     "DbSession",

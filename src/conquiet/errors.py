@@ -5,6 +5,7 @@ ConquietError
 │   └── MalformedEntryError     a read met entries that are not `data` = JSON object; they stay pending
 ├── TopicError                  a topic is not there, is there with other partitions, or would shrink
 │   └── PartitionBusyError      another consumer owns the partition
+├── ConsumerBusyError           another drain lives under the same consumer name
 ├── LeaseLostError              another consumer may own the partition; what was to be settled was not
 ├── DbError                     a transaction could not be opened or committed; nothing was acked
 │   ├── CommitUnknownError      a commit was sent and not confirmed
@@ -109,6 +110,19 @@ class PartitionBusyError(TopicError):
             topic,
             f"has partition {partition} leased to another consumer of group {group!r}; `MqAdmin.owners` "
             "names it, and the partition is free when that one stops or its lease expires",
+        )
+
+
+class ConsumerBusyError(ConquietError):
+    """Another drain lives under the same consumer name; nothing was read."""
+
+    def __init__(self, consumer: str, *, stream: str, group: str, free_in_s: float) -> None:
+        self.consumer = consumer
+        self.stream = stream
+        self.group = group
+        super().__init__(
+            f"consumer {consumer!r} of group {group!r} is draining stream {stream!r} already; give each "
+            f"drain its own consumer_name, or, if that one is dead, try again in {free_in_s:.0f} s"
         )
 
 

@@ -9,7 +9,16 @@ from concurrent.futures import Future
 import pytest
 from sqlalchemy import insert, select
 
-from conquiet import DbError, DrainError, DrainLimits, Inbox, MalformedEntryError, QueueError, drain
+from conquiet import (
+    ConsumerBusyError,
+    DbError,
+    DrainError,
+    DrainLimits,
+    Inbox,
+    MalformedEntryError,
+    QueueError,
+    drain,
+)
 from tests.conftest import effects
 from tests.eventually import HANG_S
 from tests.reports import report_of
@@ -442,7 +451,7 @@ def test_a_queue_is_drained_once_at_a_time(make_queue, engine):
     def handler(msg, session):
         drain(queue, write_effect, engine, DrainLimits(max_messages=10, on_error="raise"))
 
-    with pytest.raises(RuntimeError, match="draining already"):
+    with pytest.raises(ConsumerBusyError, match="is draining stream"):
         drain(queue, handler, engine, DrainLimits(max_messages=10, on_error="raise"))
 
     assert effect_ids(engine) == []

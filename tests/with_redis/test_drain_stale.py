@@ -19,6 +19,7 @@ from conquiet import (
     drain_stale,
 )
 from conquiet.consume import dead_letter_stream
+from conquiet.consume.presence import Presence
 from conquiet.consume.stream_channel import StreamChannel
 from conquiet.errors import DatabaseUnavailableError
 from tests.conftest import effects
@@ -138,9 +139,10 @@ def test_entries_that_were_deleted_do_not_hide_the_ones_behind_them(
 
 def give_up(queue, msg):
     """Make it a dead letter, as a drain does when its handler says so; returns whether it became one."""
-    channel = StreamChannel.for_drain(queue, (), None)
-    settlement = channel.decide(msg, DeadLetter("by hand"), 0.0)
-    channel.settle([settlement])
+    with Presence(queue) as presence:
+        channel = StreamChannel.for_drain(presence, DrainLimits(), ())
+        settlement = channel.decide(msg, DeadLetter("by hand"), 0.0)
+        channel.settle([settlement])
     return not settlement.is_refused
 
 

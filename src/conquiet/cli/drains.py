@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from conquiet.consume import DrainLimits, DrainReport
-    from conquiet.queue import RedisStreamsQueue
 
 HandlerName = Annotated[
     str, typer.Option("--handler", help="The function: package.module:function.", metavar="MODULE:FUNCTION")
@@ -132,15 +131,10 @@ def run_drain(run: Callable[[], DrainReport]) -> tuple[DrainReport, ExitCode]:
     return report, ExitCode.FAILED if has_failed else ExitCode.DONE
 
 
-def run_stream_drain(
-    context: CommandContext, queue: RedisStreamsQueue, run: Callable[[], DrainReport], *, keeps_name: bool
-) -> ExitCode:
-    """Drain a stream, show the report, and remove the consumer's name unless it is used again."""
+def run_stream_drain(context: CommandContext, run: Callable[[], DrainReport]) -> ExitCode:
+    """Drain a stream and show the report."""
     report, code = run_drain(run)
     context.output.show({"kind": "stream", **report.to_dict()}, lambda: print_report(context, report))
-    if not keeps_name:
-        # With something pending it stays, to be claimed.
-        queue.remove_consumer(queue.config.consumer_name)
     return code
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from conquiet.consume.outcome import Outcome, Settlement
+from conquiet.consume.report import Elsewhere
 from conquiet.errors import MalformedEntry
 from conquiet.logs import Delivered
 from conquiet.tracing import Where
@@ -64,6 +65,8 @@ class Channel(Protocol[M]):
     is_shared: bool
     #: Messages that were delivered and are another consumer's now, or were trimmed.
     claimed_by_others: int
+    #: Of a shared channel, what other consumers had pending when the drain ended.
+    elsewhere: Elsewhere
 
     @property
     def can_settle(self) -> bool:
@@ -101,7 +104,10 @@ class Channel(Protocol[M]):
         """The settlement of an entry that cannot become a message."""
 
     def hand_back(self, queued: Sequence[M]) -> int:
-        """Free what was delivered and not begun for others, and count as taken over what was not ours."""
+        """Free what was delivered and not begun for others, and count as taken over what was not ours.
+
+        The last call: after it, others may use the consumer's name.
+        """
 
     def as_delivered(self, msg: M) -> M:
         """The message without what its handler changed, to be handled again as the same attempt."""

@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from conquiet.consume.engine import DrainLoop
 from conquiet.consume.handling import Handler, MessageHandling
 from conquiet.consume.limits import DrainLimits
+from conquiet.consume.presence import Presence
 from conquiet.consume.report import DrainReport
 from conquiet.consume.stream_channel import StreamChannel
 from conquiet.db import Inbox
@@ -24,7 +25,7 @@ def drain(
     inbox: Inbox | None = None,
     take_over_from: Sequence[str] = (),
 ) -> DrainReport:
-    """Handle this consumer's pending messages, then handed-back ones, then new ones, up to the limits.
+    """Handle this consumer's pending messages, what dead drains left, handed-back ones, then new ones.
 
     Each message has its own transaction and is acked after its commit; acks travel with the next read.
     Messages that were read and not started are handed back: pending, and the next drain claims them.
@@ -35,12 +36,13 @@ def drain(
             left is handled before new messages, and the group forgets their names.
 
     Raises:
+        ConsumerBusyError: another drain lives under this consumer's name.
         DrainError: messages failed and are still pending; a malformed entry always is.
         DatabaseUnavailableError: no connection could be had; the message is handed back.
     """
     limits = limits or DrainLimits()
-    channel = StreamChannel.for_drain(queue, take_over_from, limits.max_deliveries)
-    with _handling(handler, engine, inbox) as handling, queue.exclusive():
+    with _handling(handler, engine, inbox) as handling, Presence(queue) as presence:
+        channel = StreamChannel.for_drain(presence, limits, take_over_from)
         return DrainLoop(channel, handling, limits).run()
 
 
@@ -60,8 +62,8 @@ def drain_stale(
     """
     limits = limits or DrainLimits()
     min_idle_ms = queue.config.claim_idle_ms if min_idle_ms is None else min_idle_ms
-    channel = StreamChannel.for_stale(queue, min_idle_ms, limits.max_deliveries)
-    with _handling(handler, engine, inbox) as handling, queue.exclusive():
+    with _handling(handler, engine, inbox) as handling, Presence(queue) as presence:
+        channel = StreamChannel.for_stale(presence, limits, min_idle_ms)
         return DrainLoop(channel, handling, limits).run()
 
 

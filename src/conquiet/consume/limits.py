@@ -31,6 +31,8 @@ class DrainLimits:
     #: Plain streams: a message delivered more often than this becomes a dead letter instead of being handled
     #: once more. A topic has its `RetryPolicy.max_attempts`.
     max_deliveries: int | None = None
+    #: Plain streams: first handle what is pending at consumers whose drain has died, by its heartbeat.
+    take_over_dead: bool = True
     #: "continue" goes on after a failed message. A plain stream's drain then ends with a `DrainError`, since
     #: they are still pending; a topic has scheduled them for a retry or made them dead letters.
     #: "raise" stops at the first failed message and raises its error, with the report as `drain_report`.

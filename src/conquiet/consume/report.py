@@ -15,6 +15,15 @@ _MAX_JSON_BYTES = 4_096
 _MAX_TEXT = 100
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What is pending at other consumers of a group."""
+
+    pending: int = 0
+    #: How long the oldest of them has been idle.
+    idle_ms: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainReport:
     """Counts of one drain.
@@ -44,6 +53,9 @@ class DrainReport:
     handed_back: int = 0
     #: Read, but claimed by another consumer or trimmed before they were handled or settled.
     claimed_by_others: int = 0
+    #: Plain streams: pending at other consumers when this drain ended, and how long the oldest has been idle.
+    pending_elsewhere: int = 0
+    elsewhere_idle_ms: int = 0
     first_id: str | None = None
     last_id: str | None = None
     seconds: float = 0.0

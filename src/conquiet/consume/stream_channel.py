@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,7 +16,10 @@ from conquiet.consume.dead_letter import (
     malformed_content,
     message_content,
 )
+from conquiet.consume.limits import DrainLimits
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement, Skipped
+from conquiet.consume.presence import Presence
+from conquiet.consume.report import Elsewhere
 from conquiet.consume.scripts import dead_letter
 from conquiet.errors import MalformedEntry, MalformedEntryError, MessageRejectedError
 from conquiet.queue import QueueMessage, RedisStreamsQueue
@@ -23,6 +27,8 @@ from conquiet.queue.connection import visible_errors
 from conquiet.queue.message import Delivery
 from conquiet.queue.stream import HANDED_BACK_IDLE_MS
 from conquiet.tracing import Where
+
+_log = logging.getLogger(__name__)
 
 #: One page of pending entries: up to so many, after an entry id; returns where to go on, `None` at the end.
 Page = Callable[[int, str | None], tuple[Delivery, str | None]]
@@ -37,10 +43,16 @@ class StreamChannel:
     can_settle = True
 
     def __init__(
-        self, queue: RedisStreamsQueue, pages: Sequence[Page], *, max_deliveries: int | None
+        self,
+        queue: RedisStreamsQueue,
+        pages: Sequence[Page],
+        *,
+        max_deliveries: int | None,
+        presence: Presence | None = None,
     ) -> None:
         config = queue.config
         self._queue = queue
+        self._presence = presence
         self._pages = deque(pages)
         self._after: str | None = None
         self._reads_new = False
@@ -52,34 +64,35 @@ class StreamChannel:
             destination=config.stream_key, group=config.consumer_group, consumer=config.consumer_name
         )
         self.claimed_by_others = 0
+        self.elsewhere = Elsewhere()
         self.is_caught_up = False
 
     @classmethod
     def for_drain(
-        cls, queue: RedisStreamsQueue, take_over_from: Sequence[str], max_deliveries: int | None
+        cls, presence: Presence, limits: DrainLimits, take_over_from: Sequence[str]
     ) -> StreamChannel:
         """What the consumer has pending, what these others left, what was handed back, then new messages."""
-        own = queue.config.consumer_name
+        queue, own = presence.queue, presence.queue.config.consumer_name
         if isinstance(take_over_from, str) or own in take_over_from:
             raise ValueError(
                 f"take_over_from must be names of other consumers than {own!r}, got {take_over_from!r}"
             )
         pages: list[Page] = [lambda count, after: queue.own_page(count, after=after)]
         # Its own first: what is taken over and fails is its own then, and must not come a second time.
-        pages += [_pages_of(queue, consumer) for consumer in take_over_from]
+        dead = presence.dead if limits.take_over_dead else []
+        pages += [_pages_of(presence, consumer) for consumer in dict.fromkeys((*take_over_from, *dead))]
         pages.append(lambda count, after: queue.claim_page(HANDED_BACK_IDLE_MS, count, after=after))
-        channel = cls(queue, pages, max_deliveries=max_deliveries)
+        channel = cls(queue, pages, max_deliveries=limits.max_deliveries, presence=presence)
         channel._reads_new = True
         return channel
 
     @classmethod
-    def for_stale(
-        cls, queue: RedisStreamsQueue, min_idle_ms: int, max_deliveries: int | None
-    ) -> StreamChannel:
+    def for_stale(cls, presence: Presence, limits: DrainLimits, min_idle_ms: int) -> StreamChannel:
         """Messages of any consumer that were idle for so long, each at most once; no new ones."""
         check_non_negative_int("min_idle_ms", min_idle_ms)
+        queue = presence.queue
         page: Page = lambda count, after: queue.claim_page(min_idle_ms, count, after=after)  # noqa: E731
-        return cls(queue, [page], max_deliveries=max_deliveries)
+        return cls(queue, [page], max_deliveries=limits.max_deliveries, presence=presence)
 
     def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> Delivery | None:
         """As `Channel.read`; it waits for new messages only."""
@@ -168,6 +181,13 @@ class StreamChannel:
         """As `Channel.hand_back`: pending with the delivery count of before, and the next claim's to take."""
         given = len(self._queue.hand_back(list(queued)))
         self.claimed_by_others += len(queued) - given
+        if self._presence is not None:
+            self.elsewhere = self._presence.leave()
+        if self.elsewhere.pending:
+            idle_ms = self.elsewhere.idle_ms
+            level = logging.WARNING if idle_ms >= self._queue.config.claim_idle_ms else logging.INFO
+            text = "%s entries of %s are pending at other consumers, the oldest for %.0f s"
+            _log.log(level, text, self.elsewhere.pending, self, idle_ms / 1000)
         return given
 
     def as_delivered(self, msg: QueueMessage) -> QueueMessage:
@@ -209,12 +229,11 @@ class StreamChannel:
         settlement.is_refused, settlement.is_done = moved_to is None, True
 
 
-def _pages_of(queue: RedisStreamsQueue, consumer: str) -> Page:
+def _pages_of(presence: Presence, consumer: str) -> Page:
     def page(count: int, after: str | None) -> tuple[Delivery, str | None]:
-        delivery, last = queue.take_page(consumer, count, after=after)
+        delivery, last = presence.queue.take_page(consumer, count, after=after)
         if last is None:
-            # Nothing of it is left: the group forgets its name.
-            queue.remove_consumer(consumer)
+            presence.forget(consumer)
         return delivery, last
 
     return page

@@ -107,12 +107,14 @@ class Tally:
         counts = self._counts + Counter(claimed_by_others=channel.claimed_by_others)
         # Not as it is read: a topic may deliver one message twice in a drain, first and as its own retry.
         counts["read"] = counts.total() + unfinished
-        where = channel.where
+        where, elsewhere = channel.where, channel.elsewhere
         return DrainReport(
             stream=channel.stream,
             group=where.group or "",
             topic=None if where.partition is None else where.destination,
             partition=where.partition,
+            pending_elsewhere=elsewhere.pending,
+            elsewhere_idle_ms=elsewhere.idle_ms,
             first_id=min(self._first_ids, key=entry_id_order, default=None),
             last_id=max(self._last_ids, key=entry_id_order, default=None),
             seconds=time.monotonic() - self._started,

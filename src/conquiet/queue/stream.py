@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from redis.exceptions import ResponseError
@@ -41,7 +39,6 @@ class RedisStreamsQueue(GroupMember):
     def __init__(self, client: Client, config: QueueConfig) -> None:
         super().__init__(client, config)
         self._closes_client = False
-        self._drain_lock = threading.Lock()
         self._writer = StreamWriter(client, config.stream_key, group=config.consumer_group)
         try:
             self._call("XGROUP CREATE", self._stream, self._group, "0-0", "MKSTREAM")
@@ -144,23 +141,6 @@ class RedisStreamsQueue(GroupMember):
         """
         delivery, _ = self.claim_page(min_idle_ms, count)
         return delivery.messages_or_raise("XCLAIM", **self._names)
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Refuse a second drain of this queue while one runs: it would take the first one's messages.
-
-        Raises:
-            RuntimeError: this queue is being drained, by another thread or by the handler's own caller.
-        """
-        if not self._drain_lock.acquire(blocking=False):
-            name = self.config.consumer_name
-            raise RuntimeError(
-                f"consumer {name!r} is draining already; give each drain its own consumer_name"
-            )
-        try:
-            yield
-        finally:
-            self._drain_lock.release()
 
     def __enter__(self) -> Self:
         return self

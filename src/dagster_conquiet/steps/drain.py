@@ -45,9 +45,7 @@ def drain_in_step(context: Context, spec: AnySpec, config: Any) -> tuple[DrainRe
         queue = queue_of(client, spec, attempt)
         earlier = _earlier_attempts(context, attempt, queue.consumer_names())
         drain_it = partial(drain, queue, limits=limits, take_over_from=earlier)
-        result = run_drain(context, client, spec, drain_it)
-        queue.remove_consumer(attempt.consumer_name)
-        return result
+        return run_drain(context, client, spec, drain_it)
 
 
 @contextmanager

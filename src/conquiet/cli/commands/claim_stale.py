@@ -62,7 +62,7 @@ def claim_stale(
         if not dry_run and handler is not None:
             function, into, queue = load(handler), needed(engine), RedisStreamsQueue(topic.client, config)
             run = partial(drain_stale, queue, function, into, used, inbox=inbox_if(inbox))
-            return run_stream_drain(context, queue, partial(run, min_idle_ms=min_idle_ms), keeps_name=False)
+            return run_stream_drain(context, partial(run, min_idle_ms=min_idle_ms))
         if not dry_run:
             delivery, _ = RedisStreamsQueue(topic.client, config).claim_page(min_idle_ms, most)
             ids = [msg.id for msg in delivery.messages] + [entry.id for entry in delivery.malformed]

@@ -71,7 +71,7 @@ def drain(
             into = needed(engine)
             queue = RedisStreamsQueue(topic.client, QueueConfig(name, group, consumer_name))
             run = partial(consume.drain, queue, function, into, used, inbox=inbox_if(inbox))
-            return run_stream_drain(context, queue, run, keeps_name=consumer is not None)
+            return run_stream_drain(context, run)
         if used.max_deliveries is not None:
             raise UsageError("--max-deliveries is for streams; a topic has its retry policy.")
         config = ConsumerConfig(consumer_name=consumer_name)

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.resources import files
 
+from conquiet.consume.report import Elsewhere
 from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import Client
+from conquiet.queue.connection import Client, key_beside
 from conquiet.queue.lua import LuaScript
 
-_DEAD_LETTER = LuaScript(files(__name__).joinpath("dead_letter.lua").read_bytes())
+_DEAD_LETTER, _JOIN, _LEAVE = (
+    LuaScript(files(__name__).joinpath(f"{name}.lua").read_bytes())
+    for name in ("dead_letter", "join", "leave")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Another drain lives under the consumer's name."""
+
+    instance: str
+    process: str
+    #: It counts as dead after this time without a heartbeat.
+    free_in_ms: int
 
 
 def dead_letter(
@@ -19,3 +34,25 @@ def dead_letter(
     arguments = (*names, entry_id, delivery_count, letter)
     added: bytes | None = _DEAD_LETTER.run(client, [config.stream_key, to], arguments)
     return None if added is None else added.decode()
+
+
+def join(
+    client: Client, config: QueueConfig, instance: str, process: str, *, ttl_ms: int, replaces: str = ""
+) -> list[str] | Busy:
+    """Say that this instance lives under the consumer's name; returns the names that are dead."""
+    names = (config.consumer_group.encode(), config.consumer_name.encode())
+    has_joined, *told = _JOIN.run(client, _keys(config), (*names, instance, process, ttl_ms, replaces))
+    if has_joined:
+        return [name.decode(errors="replace") for name in told[0]]
+    other, other_process, free_in_ms = told
+    return Busy(other.decode(), other_process.decode(), free_in_ms)
+
+
+def leave(client: Client, config: QueueConfig, consumer: str, instance: str = "") -> Elsewhere:
+    """Forget an instance, or one that is dead, and the consumer's name if nothing is pending there."""
+    arguments = (config.consumer_group.encode(), consumer.encode(), instance)
+    return Elsewhere(*_LEAVE.run(client, _keys(config), arguments))
+
+
+def _keys(config: QueueConfig) -> list[str]:
+    return [key_beside(config.stream_key, f"drains:{config.consumer_group}"), config.stream_key]

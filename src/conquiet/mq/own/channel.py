@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from conquiet.consume.outcome import Outcome, Settlement
+from conquiet.consume.report import Elsewhere
 from conquiet.errors import LeaseLostError, MalformedEntry
 from conquiet.logs import MessageLog
 from conquiet.mq.clock import lease_clock
@@ -59,6 +60,7 @@ class PartitionChannel:
         self.max_outage_s = config.max_outage_s
         self.max_outages_of_message = config.retry.max_attempts
         self.claimed_by_others = 0
+        self.elsewhere = Elsewhere()
         self.is_caught_up = False
         self._was_due = False
 

@@ -1,0 +1,40 @@
+-- Says that a drain has ended, forgets its consumer's name unless something is pending there, and tells what is pending at
+-- other consumers.
+--
+-- KEYS[1]  the drains of the group, as in join.lua   KEYS[2]  the stream
+-- ARGV[1]  the group   ARGV[2]  the consumer   ARGV[3]  the instance, or '' for a consumer that is known to be dead
+--
+-- Returns {entries pending at other consumers, for how long the one that was delivered first among them has been idle, ms}.
+
+-- Redis before 7 needs this: XPENDING is not deterministic, and what follows writes.
+if redis.replicate_commands then redis.replicate_commands() end
+
+local group, consumer, instance = ARGV[1], ARGV[2], ARGV[3]
+local pending = redis.pcall('XPENDING', KEYS[2], group)
+-- Somebody deleted the group, or the stream: nothing is pending anywhere.
+if pending.err then
+  redis.call('HDEL', KEYS[1], consumer)
+  return {0, 0}
+end
+local elsewhere, longest, own = 0, 0, 0
+for _, row in ipairs(pending[4] or {}) do
+  if row[1] == consumer then
+    own = tonumber(row[2])
+  else
+    elsewhere = elsewhere + tonumber(row[2])
+    local first = redis.call('XPENDING', KEYS[2], group, '-', '+', 1, row[1])[1]
+    -- What was handed back counts as idle since 1970.
+    if first and first[3] < 315360000000 then longest = math.max(longest, first[3]) end
+  end
+end
+local record = redis.call('HGET', KEYS[1], consumer) or ''
+if instance == '' or string.match(record, '^%d+ (%S+)') == instance then
+  if own == 0 then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[2], group, consumer)
+    redis.call('HDEL', KEYS[1], consumer)
+  elseif instance ~= '' then
+    redis.call('PERSIST', KEYS[1])
+    redis.call('HSET', KEYS[1], consumer, '0 ended -')
+  end
+end
+return {elsewhere, longest}
