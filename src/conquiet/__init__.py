@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         MalformedEntry,
         MalformedEntryError,
         MessageRejectedError,
+        NotReplicatedError,
         QueueError,
     )
     from conquiet.queue import (
@@ -70,6 +71,7 @@ _HOME_OF = {
     "MalformedEntry": "conquiet.errors",
     "MalformedEntryError": "conquiet.errors",
     "MessageRejectedError": "conquiet.errors",
+    "NotReplicatedError": "conquiet.errors",
     "Outbox": "conquiet.db",
     "OutboxRelay": "conquiet.consume",
     "QueueConfig": "conquiet.queue",
@@ -110,6 +112,7 @@ __all__ = [
     "MalformedEntry",
     "MalformedEntryError",
     "MessageRejectedError",
+    "NotReplicatedError",
     "Outbox",
     "OutboxRelay",
     "QueueConfig",

@@ -2,6 +2,7 @@
 
 ConquietError
 ├── QueueError                  a call to Redis failed; `stream`, `group`, `operation`, `__cause__`
+│   ├── NotReplicatedError      a write that fewer replicas have confirmed than `min_replicas`
 │   └── MalformedEntryError     a read met entries that are not `data` = JSON object; they stay pending
 ├── TopicError                  a topic is not there, is there with other partitions, or would shrink
 │   └── PartitionBusyError      another consumer owns the partition
@@ -49,6 +50,22 @@ class QueueError(ConquietError):
         self.group = group
         of_group = f" for group {group!r}" if group is not None else ""
         super().__init__(f"{operation} on stream {stream!r}{of_group} failed: {reason}")
+
+
+class NotReplicatedError(QueueError):
+    """Fewer replicas than wanted have confirmed a write: a failover may lose it.
+
+    The entries `entry_ids` are in the stream; without any, nothing was written.
+    """
+
+    def __init__(self, stream: str, *, confirmed: int, min_replicas: int, entry_ids: Sequence[str]) -> None:
+        self.confirmed = confirmed
+        self.min_replicas = min_replicas
+        self.entry_ids = tuple(entry_ids)
+        what = f"{len(self.entry_ids)} messages were added, but" if entry_ids else "nothing was sent:"
+        reason = f"{what} {confirmed} of min_replicas={min_replicas} replicas "
+        reason += "have them; a failover may lose them" if entry_ids else "are connected"
+        super().__init__("WAIT", stream=stream, group=None, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,28 @@ from conquiet.arguments import check_positive_int
 from conquiet.db import DbSession, Outbox, OutboxRow
 from conquiet.db.tables import visible_sql
 from conquiet.queue.connection import Client, add_entries, queue_error, visible_errors
+from conquiet.queue.replicas import ReplicaWait
 
 
 class OutboxRelay:
     """Publishes what handlers committed, oldest first, at least once; two relays at a time take turns."""
 
-    def __init__(self, engine: Engine, client: Client, outbox: Outbox | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        client: Client,
+        outbox: Outbox | None = None,
+        *,
+        min_replicas: int = 0,
+        replica_timeout_ms: int = 1_000,
+    ) -> None:
+        """Publish to the streams of this client's server.
+
+        Args:
+            min_replicas: a row is kept until so many replicas have its message: a failover loses none.
+            replica_timeout_ms: for so long `relay` waits for them.
+        """
+        self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
         self._engine = engine
         self._client = client
         self._outbox = Outbox() if outbox is None else outbox
@@ -25,6 +41,10 @@ class OutboxRelay:
 
         A crash after the publishing and before the commit publishes again. Rows that Redis refuses stay,
         the others go; then the refusal is raised.
+
+        Raises:
+            NotReplicatedError: too few replicas are connected, and nothing was published; or too few have
+                confirmed in time, and what was published will be published again.
         """
         check_positive_int("limit", limit)
         moved = 0
@@ -48,8 +68,12 @@ class OutboxRelay:
     def _publish(
         self, rows: Sequence[OutboxRow]
     ) -> tuple[list[OutboxRow], list[tuple[OutboxRow, Exception]]]:
+        streams = {row.stream for row in rows}
+        # First: while a replica is down, each call would publish all of them once more.
+        self._replicas.check_connected(self._client, streams)
         with visible_errors("relay", stream=rows[0].stream, group=None):
             replies = add_entries(self._client, [(row.stream.encode(), row.data) for row in rows])
+        self._replicas.after(self._client, streams, [reply for reply in replies if isinstance(reply, str)])
         answered = list(zip(rows, replies, strict=True))
         failed = [(row, reply) for row, reply in answered if isinstance(reply, Exception)]
         return [row for row, reply in answered if not isinstance(reply, Exception)], failed

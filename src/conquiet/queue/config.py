@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass
 
 from conquiet.arguments import check_name, check_positive_int
+from conquiet.queue.replicas import ReplicaWait
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,18 @@ class QueueConfig:
     max_read_count: int = 1
     #: How long a message must have been idle before it counts as stale.
     claim_idle_ms: int = 60_000
+    #: `enqueue`, `enqueue_many` and `enqueue_once` wait until so many replicas have the messages, and raise a
+    #: `NotReplicatedError` otherwise; 0 for no wait.
+    min_replicas: int = 0
+    #: How long they wait for that.
+    replica_timeout_ms: int = 1_000
 
     def __post_init__(self) -> None:
         for name in ("stream_key", "consumer_group", "consumer_name"):
             check_name(name, getattr(self, name))
         for name in ("block_ms", "max_read_count", "claim_idle_ms"):
             check_positive_int(name, getattr(self, name))
+        ReplicaWait(self.min_replicas, self.replica_timeout_ms)
 
 
 def unique_consumer_name(prefix: str = "") -> str:

@@ -39,7 +39,13 @@ class RedisStreamsQueue(GroupMember):
     def __init__(self, client: Client, config: QueueConfig) -> None:
         super().__init__(client, config)
         self._closes_client = False
-        self._writer = StreamWriter(client, config.stream_key, group=config.consumer_group)
+        self._writer = StreamWriter(
+            client,
+            config.stream_key,
+            group=config.consumer_group,
+            min_replicas=config.min_replicas,
+            replica_timeout_ms=config.replica_timeout_ms,
+        )
         try:
             self._call("XGROUP CREATE", self._stream, self._group, "0-0", "MKSTREAM")
         except QueueError as error:

@@ -15,6 +15,7 @@ from conquiet.queue.connection import (
     run_command,
     visible_errors,
 )
+from conquiet.queue.replicas import ReplicaWait
 from conquiet.queue.scripts import enqueue_once
 from conquiet.tracing import Where, active_traces
 
@@ -28,9 +29,24 @@ class StreamWriter:
     For a process that only sends: a group without consumers would keep every entry from being trimmed.
     """
 
-    def __init__(self, client: Client, stream: str, *, group: str | None = None) -> None:
-        """`group` is for error messages only."""
+    def __init__(
+        self,
+        client: Client,
+        stream: str,
+        *,
+        group: str | None = None,
+        min_replicas: int = 0,
+        replica_timeout_ms: int = 1_000,
+    ) -> None:
+        """Write to the stream.
+
+        Args:
+            group: for error messages only.
+            min_replicas: every call waits until so many replicas have what it added.
+            replica_timeout_ms: for so long; then it raises a `NotReplicatedError`.
+        """
         check_name("stream", stream)
+        self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
         self.client = client
         self.stream = stream
         self._key = stream.encode()
@@ -50,6 +66,7 @@ class StreamWriter:
     def _enqueue(self, payload: Payload) -> str:
         command = ("XADD", self._key, "*", "data", encode_payload(payload))
         entry_id: bytes = run_command(self.client, *command, stream=self.stream, group=self._group)
+        self._replicas.after(self.client, [self.stream], [entry_id.decode()])
         return entry_id.decode()
 
     def enqueue_many(self, payloads: Iterable[Payload], *, batch_size: int = 1_000) -> list[str]:
@@ -66,6 +83,7 @@ class StreamWriter:
                     if isinstance(reply, Exception):
                         operation = f"XADD of {len(encoded)} messages, {len(ids)} were added,"
                         raise queue_error(operation, reply, stream=self.stream, group=self._group) from reply
+                self._replicas.after(self.client, [self.stream], ids)
             record_ids(ids)
         return ids
 
@@ -97,6 +115,7 @@ class StreamWriter:
                         first=first,
                         payloads=some,
                     )
+            self._replicas.after(self.client, [self.stream], ids)
             record_ids(ids)
         return ids
 

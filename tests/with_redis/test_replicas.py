@@ -1,0 +1,169 @@
+"""min_replicas: what is sent counts as sent when replicas have it; a row of the outbox stays until then."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+import redis
+from sqlalchemy import create_engine
+
+from conquiet import (
+    DbSession,
+    EmbeddedServer,
+    NotReplicatedError,
+    Outbox,
+    OutboxRelay,
+    QueueConfig,
+    RedisStreamsQueue,
+    StreamWriter,
+)
+from tests.eventually import eventually
+from tests.services import redis_binary, unavailable
+
+KINDS = ["valkey", "redis7", "redis62"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def servers(request) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
+    """A primary and its replica."""
+    binary = redis_binary(request.param)
+    if binary is None:
+        unavailable("redis", f"no binary of {request.param}")
+    # A stopped replica stays connected.
+    with EmbeddedServer(binary=binary, args=["--repl-timeout", "3600"]) as primary:
+        following = ["--replicaof", "127.0.0.1", str(primary.port), "--repl-timeout", "3600"]
+        with (
+            EmbeddedServer(binary=binary, args=following) as replica,
+            redis.Redis.from_url(primary.url) as client,
+        ):
+            eventually(lambda: client.info("replication").get("slave0", {}).get("state") == "online")
+            yield primary, replica
+
+
+@pytest.fixture
+def client(servers) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(servers[0].url) as client:
+        yield client
+
+
+@pytest.fixture
+def stopped_replica(servers) -> Iterator[None]:
+    """The replica is there, and confirms nothing."""
+    pid = redis.Redis.from_url(servers[1].url).info("server")["process_id"]
+    os.kill(pid, signal.SIGSTOP)
+    yield
+    os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def outbox(tmp_path):
+    engine = create_engine(f"sqlite:///{tmp_path}/outbox.db")
+    outbox = Outbox()
+    outbox.create_table(engine)
+    with DbSession(engine) as session:
+        for number in range(3):
+            outbox.enqueue(session, "receipts", {"n": number})
+    return engine, outbox
+
+
+def writer_of(client, stream: str, min_replicas: int = 1) -> StreamWriter:
+    return StreamWriter(client, stream, min_replicas=min_replicas, replica_timeout_ms=300)
+
+
+SENDS = {
+    "enqueue": lambda writer: [writer.enqueue({"n": 1})],
+    "enqueue_many": lambda writer: writer.enqueue_many([{"n": 1}, {"n": 2}]),
+    "enqueue_once": lambda writer: writer.enqueue_once([{"n": 1}, {"n": 2}], dedupe_id="a"),
+}
+
+
+@pytest.mark.parametrize("send", SENDS)
+def test_what_was_sent_is_at_the_replica_when_the_call_returns(servers, client, stream, send):
+    ids = SENDS[send](writer_of(client, stream))
+
+    with redis.Redis.from_url(servers[1].url, decode_responses=True) as replica:
+        assert [entry_id for entry_id, _ in replica.xrange(stream)] == ids
+
+
+@pytest.mark.parametrize("send", SENDS)
+def test_a_message_that_no_replica_confirms_is_an_error_that_names_it(client, stream, stopped_replica, send):
+    with pytest.raises(NotReplicatedError, match="0 of min_replicas=1 replicas have them") as caught:
+        SENDS[send](writer_of(client, stream))
+
+    assert list(caught.value.entry_ids) == [entry_id.decode() for entry_id, _ in client.xrange(stream)]
+    assert (caught.value.confirmed, caught.value.stream) == (0, stream)
+
+
+def test_more_replicas_than_there_are_is_an_error_and_none_is_no_wait(client, stream, stopped_replica):
+    writer_of(client, stream, min_replicas=0).enqueue({"n": 1})
+    with pytest.raises(NotReplicatedError, match="0 of min_replicas=2"):
+        writer_of(client, stream, min_replicas=2).enqueue({"n": 2})
+
+
+def test_a_queue_waits_as_its_config_says(servers, stream, stopped_replica):
+    config = QueueConfig(stream, "billing", "worker", min_replicas=1, replica_timeout_ms=100)
+    with RedisStreamsQueue.from_url(servers[0].url, config) as queue, pytest.raises(NotReplicatedError):
+        queue.enqueue({"n": 1})
+
+
+def test_rows_of_the_outbox_stay_until_replicas_have_their_messages(client, outbox, stopped_replica):
+    engine, table = outbox
+    client.delete("receipts")
+
+    with pytest.raises(NotReplicatedError):
+        OutboxRelay(engine, client, table, min_replicas=1, replica_timeout_ms=100).relay()
+
+    assert table.waiting(engine) == 3
+
+
+def test_the_outbox_publishes_nothing_while_too_few_replicas_are_connected(client, outbox):
+    engine, table = outbox
+    client.delete("receipts")
+
+    with pytest.raises(
+        NotReplicatedError, match="nothing was sent: 1 of min_replicas=2 replicas are connected"
+    ):
+        OutboxRelay(engine, client, table, min_replicas=2).relay()
+
+    assert (table.waiting(engine), client.exists("receipts")) == (3, 0)
+
+
+def test_the_outbox_is_emptied_when_the_replica_has_everything(servers, client, outbox):
+    engine, table = outbox
+    client.delete("receipts")
+
+    assert OutboxRelay(engine, client, table, min_replicas=1, replica_timeout_ms=60_000).relay() == 3
+
+    with redis.Redis.from_url(servers[1].url) as replica:
+        assert (table.waiting(engine), replica.xlen("receipts")) == (0, 3)
+
+
+def test_a_failover_loses_no_message_whose_send_returned(stream):
+    """The replica lags, is promoted, and has every message that was confirmed."""
+    binary = redis_binary("valkey")
+    if binary is None:
+        unavailable("redis", "no binary of valkey")
+    with (
+        EmbeddedServer(binary=binary, args=["--repl-timeout", "3600"]) as primary,
+        EmbeddedServer(
+            binary=binary, args=["--replicaof", "127.0.0.1", str(primary.port), "--repl-timeout", "3600"]
+        ) as replica,
+        redis.Redis.from_url(primary.url) as client,
+        redis.Redis.from_url(replica.url) as promoted,
+    ):
+        eventually(lambda: client.info("replication").get("slave0", {}).get("state") == "online")
+        patient = StreamWriter(client, stream, min_replicas=1, replica_timeout_ms=60_000)
+        confirmed = [patient.enqueue({"n": number}) for number in range(20)]
+        lagging = promoted.info("server")["process_id"]
+        os.kill(lagging, signal.SIGSTOP)
+        with pytest.raises(NotReplicatedError):
+            writer_of(client, stream).enqueue_many([{"n": number} for number in range(20, 30)])
+        os.kill(client.info("server")["process_id"], signal.SIGKILL)
+        os.kill(lagging, signal.SIGCONT)
+        promoted.replicaof("NO", "ONE")
+
+        left = [entry_id.decode() for entry_id, _ in promoted.xrange(stream)]
+        assert left[:20] == confirmed
