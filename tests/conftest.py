@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import hypothesis
 import pytest
 import redis
 from sqlalchemy import Column, Engine, MetaData, String, Table, Text
@@ -25,6 +26,17 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("JDK_JAVA_OPTIONS", java_options())
+# No deadline measures the machine; a fixture may be shared by the examples of one test.
+hypothesis.settings.register_profile(
+    "conquiet",
+    deadline=None,
+    suppress_health_check=[
+        hypothesis.HealthCheck.too_slow,
+        hypothesis.HealthCheck.data_too_large,
+        hypothesis.HealthCheck.function_scoped_fixture,
+    ],
+)
+hypothesis.settings.load_profile("conquiet")
 
 #: What `--quick` leaves out: folders, groups of `pytest -n`, and each kind of server but one.
 _SLOW_FOLDERS = {"with_airflow", "with_spark", "packaging", "chaos"}

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -117,7 +117,7 @@ def dead_port():
     return free_port()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(password=PASSWORDS, form=st.integers(0, 12))
 def test_no_failing_call_tells_a_password_of_its_url(password, form, dead_port, caplog):
     caplog.set_level(logging.DEBUG)
@@ -132,7 +132,7 @@ def test_no_failing_call_tells_a_password_of_its_url(password, form, dead_port, 
         assert not [piece for piece in pieces(password) if piece in shown + caplog.text], (url, shown)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(password=PASSWORDS, form=st.integers(0, 12), place=st.integers(0, 7))
 def test_no_command_prints_a_password(password, form, place, dead_port):
     url = urls(password, dead_port)[form]
@@ -163,7 +163,7 @@ DATABASES = [
 ]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(password=PASSWORDS, form=st.sampled_from(DATABASES), is_encoded=st.booleans())
 def test_no_failing_call_tells_a_password_of_the_database(
     password, form, is_encoded, dead_port, valkey_url, stream, caplog

@@ -59,7 +59,7 @@ def test_no_crash_point_of_drain_stale_loses_a_message_or_dead_letters_it_twice(
     exploration = explore("drain_stale")
 
     assert_kept(exploration, points=20)
-    assert exploration.points.count("redis EVALSHA sent") == 2
+    assert exploration.points.count("redis EVALSHA sent") == 4
 
 
 def test_no_crash_point_of_drain_stale_with_an_inbox_repeats_an_effect(explore: Explore):

@@ -31,7 +31,7 @@ def envelopes_of(messages, **facts) -> list[Envelope]:
     ]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(MESSAGES)
 def test_a_wrapped_column_is_what_the_producer_would_send(messages):
     envelopes = envelopes_of(messages, timestamp_ms=1_700_000_000_123)
@@ -50,7 +50,7 @@ def test_a_wrapped_column_is_what_the_producer_would_send(messages):
     assert [text.encode() for text in wrapped.to_pylist()] == [envelope.encode() for envelope in envelopes]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(MESSAGES, st.sampled_from([None, "billing"]))
 def test_an_unwrapped_column_has_key_headers_and_payload(messages, for_group):
     envelopes = envelopes_of(messages, for_group=for_group)

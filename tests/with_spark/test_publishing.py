@@ -8,7 +8,7 @@ import uuid
 from decimal import Decimal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
@@ -73,11 +73,7 @@ def as_set(rows) -> list[str]:
     return sorted(repr(row.asDict(recursive=True)) for row in rows)
 
 
-@settings(
-    deadline=None,
-    max_examples=8,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=8)
 @given(frames())
 def test_any_dataframe_comes_back_equal(spark, valkey_url, frame):
     schema, rows = frame

@@ -42,7 +42,7 @@ def even(fields: list[bytes]) -> list[bytes]:
     return fields if len(fields) % 2 == 0 else [*fields, b"v"]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @example([(b"1-1", [b"data", b"x\r\n*2\r\n$3\r\n1-2\r\n*2\r\n$4\r\ndata\r\n$1\r\ny"])])
 @example([(b"1-1", [b"data", b""]), (b"1-2", [b"data", b"\n$"])])
 @given(st.lists(st.tuples(IDS, OURS | ANY_FIELDS.map(even)), max_size=20))
@@ -63,7 +63,7 @@ def test_every_entry_is_read_as_hiredis_reads_it(entries):
             assert list(read.others[index]) == fields
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(IDS, st.text(alphabet=st.characters(codec="utf-8"), max_size=1_200)), max_size=20))
 def test_what_we_write_is_read_all_at_once(entries):
     ours = [(entry_id, [b"data", encode_payload({text: text})]) for entry_id, text in entries]

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conquiet.spark.columns import HEADERS
@@ -19,7 +19,6 @@ from conquiet.spark.write.topic_target import TopicTarget
 TEXTS = st.lists(st.text(max_size=60) | st.integers(0, 9_000).map(lambda n: "y" * n), max_size=30)
 
 
-@settings(deadline=None)
 @given(TEXTS, st.integers(0, 5))
 def test_a_texts_hash_depends_on_nothing_but_the_text(texts, skipped):
     together = hash_rows(pa.array([*["before"] * skipped, *texts], pa.string()).slice(skipped))
@@ -29,7 +28,6 @@ def test_a_texts_hash_depends_on_nothing_but_the_text(texts, skipped):
     assert together.tolist() == alone
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_different_texts_have_different_hashes(texts):
     hashes = hash_rows(pa.array(texts, pa.string())).tolist()

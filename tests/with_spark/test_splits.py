@@ -64,7 +64,7 @@ def test_parts_are_about_equal(arrival):
     assert len(counts) >= 8
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.sets(st.tuples(st.integers(0, 2**63), st.integers(0, 2**63)), min_size=1, max_size=200),
     st.integers(1, 50),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -96,7 +96,7 @@ def test_an_attempt_with_the_rows_in_another_order_adds_each_once(valkey, valkey
     assert numbers_in(valkey, stream) == sorted([*range(1_500), *range(500)])
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(st.lists(st.integers(0, 30), max_size=60), st.lists(st.integers(0, 60), max_size=3), st.randoms())
 def test_however_often_a_task_is_tried_each_row_is_added_once(valkey, valkey_url, numbers, deaths, chance):
     stream, attempt = f"test:{uuid.uuid4().hex}", attempt_of()
@@ -290,7 +290,7 @@ def test_a_text_that_would_add_members_to_its_envelope_is_not_written(valkey, va
     assert [valkey.xlen(stream) for stream in streams_of(topic)] == [0, 0, 0]
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(st.lists(st.recursive(st.text(), lambda inner: st.dictionaries(st.text(), inner), max_leaves=8)))
 def test_every_json_object_is_written_as_it_is(valkey, valkey_url, topic, values):
     rows = [

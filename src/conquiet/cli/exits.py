@@ -48,6 +48,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.DrainError, ExitCode.FAILED),
     (errors.MessageRejectedError, ExitCode.FAILED),
     (errors.LeaseLostError, ExitCode.NOT_THERE),
+    (errors.ConsumerBusyError, ExitCode.NOT_THERE),
     (errors.TopicError, ExitCode.NOT_THERE),
     (errors.DbError, ExitCode.DATABASE),
     (errors.EmbeddedServerError, ExitCode.SERVER),
