@@ -55,16 +55,20 @@ class QueueError(ConquietError):
 class NotReplicatedError(QueueError):
     """Fewer replicas than wanted have confirmed a write: a failover may lose it.
 
-    The entries `entry_ids` are in the stream; without any, nothing was written.
+    What was added is in the stream, as far as it is known with its `entry_ids`; `None`: nothing was sent.
     """
 
-    def __init__(self, stream: str, *, confirmed: int, min_replicas: int, entry_ids: Sequence[str]) -> None:
+    def __init__(
+        self, stream: str, *, confirmed: int, min_replicas: int, entry_ids: Sequence[str] | None = None
+    ) -> None:
         self.confirmed = confirmed
         self.min_replicas = min_replicas
-        self.entry_ids = tuple(entry_ids)
-        what = f"{len(self.entry_ids)} messages were added, but" if entry_ids else "nothing was sent:"
-        reason = f"{what} {confirmed} of min_replicas={min_replicas} replicas "
-        reason += "have them; a failover may lose them" if entry_ids else "are connected"
+        self.entry_ids = None if entry_ids is None else tuple(entry_ids)
+        counts = f"{confirmed} of min_replicas={min_replicas} replicas"
+        if entry_ids is None:
+            reason = f"nothing was sent: {counts} are connected"
+        else:
+            reason = f"messages were added, but {counts} have them: a failover may lose them"
         super().__init__("WAIT", stream=stream, group=None, reason=reason)
 
 

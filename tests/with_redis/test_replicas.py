@@ -93,6 +93,7 @@ def test_a_message_that_no_replica_confirms_is_an_error_that_names_it(client, st
     with pytest.raises(NotReplicatedError, match="0 of min_replicas=1 replicas have them") as caught:
         SENDS[send](writer_of(client, stream))
 
+    assert caught.value.entry_ids is not None
     assert list(caught.value.entry_ids) == [entry_id.decode() for entry_id, _ in client.xrange(stream)]
     assert (caught.value.confirmed, caught.value.stream) == (0, stream)
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
-from conquiet.errors import QueueError, TopicError
+from conquiet.errors import NotReplicatedError, QueueError, TopicError
 from conquiet.mq import HashPartitioner, Message, Producer, Topics
 from conquiet.spark.errors import RowsDifferError
 from conquiet.spark.options import WriteOptions
@@ -402,3 +402,21 @@ def test_a_task_that_never_had_rows_leaves_no_key(valkey, valkey_url, stream, to
         send(valkey_url, [], attempt_of(), **place)
 
     assert valkey.keys(f"*{stream}*spark*") + valkey.keys(f"*{topic.name}*spark*") == []
+
+
+def test_a_task_whose_rows_no_replica_has_fails_and_its_next_attempt_adds_none_again(
+    valkey, valkey_url, stream
+):
+    attempt = attempt_of()
+    for _ in range(2):
+        with pytest.raises(NotReplicatedError, match="0 of min_replicas=1 replicas have them"):
+            send(
+                valkey_url,
+                rows_of(range(300)),
+                attempt,
+                stream=stream,
+                minReplicas="1",
+                replicaTimeoutMs="50",
+            )
+
+    assert numbers_in(valkey, stream) == list(range(300))

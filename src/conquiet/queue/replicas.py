@@ -36,11 +36,9 @@ class ReplicaWait:
                 states = [value.get("state") for value in info.values() if isinstance(value, dict)]
                 online = states.count("online")
                 if online < self.min_replicas:
-                    raise NotReplicatedError(
-                        stream, confirmed=online, min_replicas=self.min_replicas, entry_ids=()
-                    )
+                    raise NotReplicatedError(stream, confirmed=online, min_replicas=self.min_replicas)
 
-    def after(self, client: Client, streams: Iterable[str], entry_ids: Sequence[str]) -> None:
+    def after(self, client: Client, streams: Iterable[str], entry_ids: Sequence[str] = ()) -> None:
         """Wait until what was written to these streams before, on any connection, is replicated.
 
         Raises:

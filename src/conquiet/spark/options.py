@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
 from conquiet.arguments import check_name, check_positive_int
+from conquiet.queue.replicas import ReplicaWait
 from conquiet.spark.address import StreamAddress
 
 #: Spark's own, handed over beside ours.
@@ -59,6 +60,9 @@ class WriteOptions:
     dedupe_column: str | None = None
     dedupe_window_ms: int = 24 * 3_600_000
     partitioner: Literal["hash", "consistent_hash"] = "hash"
+    #: A task fails, and is tried again by Spark, unless so many replicas have its rows in time.
+    min_replicas: int = 0
+    replica_timeout_ms: int = 1_000
     #: The W3C context that the messages of a topic carry among their headers.
     traceparent: str | None = None
     tracestate: str | None = None
@@ -67,6 +71,7 @@ class WriteOptions:
         _check_one_of("dedupe", self.dedupe, ("rows", "off"))
         _check_one_of("partitioner", self.partitioner, ("hash", "consistent_hash"))
         check_positive_int("dedupeWindowMs", self.dedupe_window_ms)
+        ReplicaWait(self.min_replicas, self.replica_timeout_ms)
         for name, value in (("dedupeId", self.dedupe_id), ("dedupeColumn", self.dedupe_column)):
             if value is not None:
                 check_name(name, value)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from conquiet.errors import QueueError
 from conquiet.queue.connection import Client, key_beside, server_of
+from conquiet.queue.replicas import ReplicaWait
 from conquiet.spark.address import open_topic
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.scripts import TaskKey, record_partitions
@@ -64,6 +65,7 @@ class TaskWriter:
 
         Raises:
             RowsDifferError: another attempt has added rows that this one does not have, to whatever stream.
+            NotReplicatedError: too few replicas have the rows; the next attempt adds none of them again.
         """
         if self._is_once_per_task:
             streams = self._target.streams if self._partitions is None else self._partitions.recorded()
@@ -72,6 +74,8 @@ class TaskWriter:
                     self._open_writer(stream)
         for writer in self._writers.values():
             writer.finish()
+        replicas = ReplicaWait(self._options.min_replicas, self._options.replica_timeout_ms)
+        replicas.after(self._client, self._writers)
 
     def __enter__(self) -> TaskWriter:
         return self
