@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Generic
 from conquiet.consume.channel import Channel, M
 from conquiet.consume.handling import MessageHandling
 from conquiet.consume.outage import Outage
-from conquiet.consume.outcome import DeadLetter, Outcome, Settlement
+from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Settlement
 from conquiet.consume.set_aside import SetAside
 from conquiet.consume.spans import Spans
 from conquiet.db import is_connection_lost, is_refused
-from conquiet.errors import DatabaseUnavailableError, WriteRefusedError
+from conquiet.errors import CommitUnknownError, DatabaseUnavailableError, WriteRefusedError
 from conquiet.logs import MessageLog
 from conquiet.tracing import active_traces
 
@@ -110,7 +110,9 @@ class Attempts(Generic[M]):
             result = self._handling.handle(msg)
         except Exception as error:  # noqa: BLE001 -- the user's; it becomes a settlement that is counted and logged
             self._raise_if_unavailable(msg, error)
-            result = error
+            # Else a message that was committed at its last attempt would become a dead letter.
+            is_committed = isinstance(error, CommitUnknownError) and self._handling.has_handled(msg)
+            result = Ack() if is_committed else error
         if self.database.is_on:
             self.database.ended()
         if processing is not None and isinstance(result, Exception):
