@@ -10,7 +10,9 @@ ConquietError
 ├── LeaseLostError              another consumer may own the partition; what was to be settled was not
 ├── DbError                     a transaction could not be opened or committed; nothing was acked
 │   ├── CommitUnknownError      a commit was sent and not confirmed
-│   └── DatabaseUnavailableError       the database cannot be reached; no message is at fault
+│   └── DatabaseUnavailableError       the database cannot be reached or refuses to write
+│       └── WriteRefusedError   it answers, and refused what one message wrote
+│           └── InboxRowLockedError    another transaction has the message's inbox row locked
 ├── MessageRejectedError        a handler returned what cannot be carried out; its message stays pending
 ├── DrainError                  a drain ended with failed messages; `report`, `failures`
 ├── EmbeddedServerError         the private server could not be found, started or stopped
@@ -180,7 +182,15 @@ class DbError(ConquietError):
 
 
 class DatabaseUnavailableError(DbError):
-    """No connection to the database could be opened; the message has not failed."""
+    """No connection could be opened, or the database refuses to write; the message has not failed."""
+
+
+class WriteRefusedError(DatabaseUnavailableError):
+    """The database answers, and refused what one message wrote: read-only, out of disk, a lock timeout."""
+
+
+class InboxRowLockedError(WriteRefusedError):
+    """Another worker is in the middle of the message, or was frozen there: its transaction is still open."""
 
 
 class CommitUnknownError(DbError):

@@ -39,6 +39,8 @@ class MqScenario:
     is_sent_before: bool = True
     #: Those of them that end as dead letters.
     dead: frozenset[Name] = frozenset()
+    #: Those that do if the process dies before their commit.
+    may_die: frozenset[Name] = frozenset()
     is_strict: bool = False
     has_inbox: bool = True
     has_outbox: bool = False
@@ -84,7 +86,8 @@ class MqExplorer(Explorer):
                 broken.append(f"the recovery failed: {error!r}")
             seen = look(site)
             broken += self._broken_by_crash(seen, self._scenario.sent)
-            broken += broken_by_recovery(seen, self._scenario.sent, dead=self._scenario.dead)
+            scenario = self._scenario
+            broken += broken_by_recovery(seen, scenario.sent, dead=scenario.dead, may_die=scenario.may_die)
             _delete(site)
         return broken
 

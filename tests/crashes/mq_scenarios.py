@@ -64,6 +64,14 @@ def one_delivered_too_often(site: MqSite) -> None:
     site.send(2)
 
 
+def one_at_its_last_attempt(site: MqSite) -> None:
+    """One message that may be handled once more, and one behind it."""
+    site.send(1)
+    _read_by_the_dead(site, 1)
+    _deliver_again(site, site.entry_ids()[0], deliveries=POLICY.max_attempts - 1)
+    site.send(2)
+
+
 def three_dead_letters(site: MqSite) -> None:
     """Three messages that became dead letters; once replayed they succeed."""
     site.send(1, 2, 3, dies=True)
@@ -171,6 +179,16 @@ MQ_SCENARIOS = {
     ),
     "mq_poison": MqScenario(
         prepare=one_delivered_too_often, run=work(3), sent=names("a", 1, 2), dead=names("a", 1)
+    ),
+    "mq_last_attempt": MqScenario(
+        prepare=one_at_its_last_attempt, run=work(3), sent=names("a", 1, 2), may_die=names("a", 1)
+    ),
+    "mq_last_attempt_requeue": MqScenario(
+        prepare=one_at_its_last_attempt,
+        run=work(3, mode="requeue"),
+        sent=names("a", 1, 2),
+        may_die=names("a", 1),
+        max_copies=2,
     ),
     "mq_replay": MqScenario(
         prepare=three_dead_letters, run=replay_all, recover=replay_all, sent=names("a", 1, 2, 3), max_copies=2

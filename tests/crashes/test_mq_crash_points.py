@@ -69,6 +69,17 @@ def test_no_crash_point_of_giving_up_a_poison_message_touches_the_one_behind_it(
     assert_kept(exploration, points=12)
 
 
+@pytest.mark.parametrize("fault", ["crash", "lost_answer"])
+@pytest.mark.parametrize("scenario", ["mq_last_attempt", "mq_last_attempt_requeue"])
+def test_no_message_that_was_committed_at_its_last_attempt_becomes_a_dead_letter(
+    explore: Explore, scenario: str, fault: str
+):
+    exploration = explore(scenario, fault)
+
+    assert_kept(exploration, points=12)
+    assert "sql COMMIT" in exploration.points
+
+
 def test_no_crash_point_of_a_replay_that_is_made_again_loses_a_message_or_adds_two_copies(explore: Explore):
     exploration = explore("mq_replay")
 

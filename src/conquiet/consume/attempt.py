@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Generic
 
 from conquiet.consume.channel import Channel, M
 from conquiet.consume.handling import MessageHandling
 from conquiet.consume.outage import Outage
-from conquiet.consume.outcome import DeadLetter, Outcome, Settlement
+from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Settlement
+from conquiet.consume.set_aside import SetAside
 from conquiet.consume.spans import Spans
-from conquiet.db import is_connection_lost
-from conquiet.errors import DatabaseUnavailableError
+from conquiet.db import is_connection_lost, is_refused
+from conquiet.errors import CommitUnknownError, DatabaseUnavailableError, WriteRefusedError
 from conquiet.logs import MessageLog
 from conquiet.tracing import active_traces
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from conquiet.tracing.traces import Processing
 
 _log = MessageLog(logging.getLogger(__name__))
+
+#: So many messages in a row whose writes are refused show that the database is at fault.
+_REFUSED_IN_A_ROW = 3
 
 
 class Attempts(Generic[M]):
@@ -33,6 +38,8 @@ class Attempts(Generic[M]):
         self.database = Outage(channel.max_outage_s)
         #: The last message during which the database became unavailable, and how often it did.
         self._outages_of: dict[str, int] = {}
+        #: What the database refused, while others show who is at fault.
+        self.aside: SetAside[M] = SetAside()
         #: Attempts that ended in anything but an ack.
         self.failed = 0
         self.consumer = channel.where.consumer or ""
@@ -44,7 +51,7 @@ class Attempts(Generic[M]):
         """Handle the message, unless it is given up without, and decide what becomes of it.
 
         Raises:
-            DatabaseUnavailableError: it was not an attempt; see `tolerate`.
+            DatabaseUnavailableError: it was not an attempt; see `put_back`.
         """
         settlement = self._channel.settlement_without_handler(msg)
         if settlement is not None:
@@ -66,16 +73,36 @@ class Attempts(Generic[M]):
         finally:
             self.handled = None
         self.failed += settlement.kind != "ack"
+        if self.aside.messages:
+            self.aside.forget(msg.id)
         return settlement
 
-    def tolerate(self, msg: M, error: DatabaseUnavailableError) -> None:
-        """Log that the message waits for the database; raises the error if that has lasted too long."""
-        if self.database.failed():
+    def put_back(self, msg: M, error: DatabaseUnavailableError, queued: deque[M]) -> None:
+        """Have a message handled again as the same attempt, next or when others have shown who is at fault.
+
+        Raises:
+            DatabaseUnavailableError: that has lasted too long.
+        """
+        msg = self._channel.as_delivered(msg)
+        waits = "waits"
+        # A stream's drain tolerates no outage, but one or two refused messages do not make one.
+        is_outage = True
+        if isinstance(error, WriteRefusedError):
+            self._channel.set_aside(msg)
+            waits = f"has waited for {self.aside.add(msg, error, self.handled_since):.1f} s"
+            is_outage = self.database.max_s > 0 or self.aside.refused >= _REFUSED_IN_A_ROW
+        else:
+            queued.appendleft(msg)
+        if self.database.failed() and is_outage:
             raise error
         extra = self._spans.log_fields(msg.id)
         _log.warning(
-            "database unavailable, entry %s of %s waits: %s", msg.id, self._channel, error, extra=extra
+            "database unavailable, entry %s of %s %s: %s", msg.id, self._channel, waits, error, extra=extra
         )
+
+    def take_due(self) -> list[M]:
+        """What was set aside and is to be tried again, in order."""
+        return [msg for due in self.aside.take_due() for msg in self._channel.take_back(due)]
 
     def _handle(self, msg: M, processing: Processing | None) -> Settlement:
         result: Outcome | Exception
@@ -83,7 +110,9 @@ class Attempts(Generic[M]):
             result = self._handling.handle(msg)
         except Exception as error:  # noqa: BLE001 -- the user's; it becomes a settlement that is counted and logged
             self._raise_if_unavailable(msg, error)
-            result = error
+            # Else a message that was committed at its last attempt would become a dead letter.
+            is_committed = isinstance(error, CommitUnknownError) and self._handling.has_handled(msg)
+            result = Ack() if is_committed else error
         if self.database.is_on:
             self.database.ended()
         if processing is not None and isinstance(result, Exception):
@@ -96,10 +125,16 @@ class Attempts(Generic[M]):
         if isinstance(error, DatabaseUnavailableError):
             raise error
         limit = self._channel.max_outages_of_message
-        if not limit or not is_connection_lost(error) or not self._handling.is_database_unavailable():
-            return
-        # One that takes the database down each time does fail in the end.
-        self._outages_of = {msg.id: self._outages_of.get(msg.id, 0) + 1}
-        if self._outages_of[msg.id] <= limit:
-            text = f"the database became unavailable while {msg.id} was handled: {error}"
-            raise DatabaseUnavailableError(text) from error
+        if is_connection_lost(error):
+            if not limit or not self._handling.is_database_unavailable():
+                return
+            # One that takes the database down each time does fail in the end.
+            self._outages_of = {msg.id: self._outages_of.get(msg.id, 0) + 1}
+            if self._outages_of[msg.id] <= limit:
+                text = f"the database became unavailable while {msg.id} was handled: {error}"
+                raise DatabaseUnavailableError(text) from error
+        elif is_refused(error):
+            if self._handling.is_database_unavailable(for_writes=True):
+                raise DatabaseUnavailableError(f"the database refuses to write: {error}") from error
+            if not self.aside.is_at_fault(msg.id, max_alone=limit if self.database.has_lasted() else 0):
+                raise WriteRefusedError(f"the database refused what {msg.id} wrote: {error}") from error

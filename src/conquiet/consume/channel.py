@@ -91,6 +91,12 @@ class Channel(Protocol[M]):
             LeaseLostError: all of them may be another consumer's.
         """
 
+    def set_aside(self, msg: M) -> None:
+        """Keep back what must not be handled before this message, which cannot be handled now."""
+
+    def take_back(self, msg: M) -> Sequence[M]:
+        """The message that was set aside, and what was kept back for it, in order."""
+
     def begin(self, msg: M) -> Settlement | None:
         """What must be settled before the handler runs, `None` for nothing."""
 

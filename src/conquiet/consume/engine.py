@@ -90,6 +90,8 @@ class DrainLoop(Generic[M]):
         try:
             with naming_messages_of(self.attempts):
                 stopped_by = self._work()
+                if stopped_by != "stop":
+                    self.attempts.aside.raise_first()
                 self._finish()
         except BaseException as error:
             self._finish_after(error)
@@ -108,6 +110,8 @@ class DrainLoop(Generic[M]):
         while (reason := self._reason_to_stop()) is None:
             if self._wait_if_blocked():
                 continue
+            if not self._queued and self.attempts.aside.messages:
+                self._queued.extend(self.attempts.take_due())
             read = len(self._queued) or self._read(size)
             if read is None:
                 return "idle"
@@ -170,15 +174,15 @@ class DrainLoop(Generic[M]):
         try:
             settlement = self.attempts.settlement_of(msg)
         except DatabaseUnavailableError as error:
-            # Begun and not failed: it is handled again as the same attempt, before all others.
-            self._queued.appendleft(self._channel.as_delivered(msg))
-            self.attempts.tolerate(msg, error)
+            self.attempts.put_back(msg, error, self._queued)
             return
         except BaseException:
             self._tally.interrupted()
             raise
         self._tally.taken += 1
         self._record_decision(settlement, msg.attempt)
+        if self.attempts.aside.messages and settlement.outcome == "handled":
+            self.attempts.aside.suspect()
         if settlement.error is not None and self._limits.on_error == "raise":
             raise settlement.error
 
@@ -188,14 +192,7 @@ class DrainLoop(Generic[M]):
         self._unsettled.append(settlement)
         self._tally.decided(settlement)
         if settlement.error is not None or settlement.kind == "dead_letter":
-            entry_id, what_follows = settlement.entry_id, _WHAT_FOLLOWS[settlement.kind]
-            reason = f" ({mask(settlement.reason)})" if settlement.reason else ""
-            _log.warning(
-                "entry %s of %s failed at attempt %s and %s%s",
-                *(entry_id, self._channel, attempt, what_follows, reason),
-                exc_info=settlement.error,
-                extra=self._spans.log_fields(entry_id),
-            )
+            _log_failure(settlement, self._channel, attempt, self._spans)
 
     def _settle(self) -> None:
         if self._unsettled:
@@ -219,6 +216,7 @@ class DrainLoop(Generic[M]):
             # First: a committed message must not be claimed as if it were not.
             self._settle()
         finally:
+            self._queued.extendleft(reversed(self.attempts.aside.take_all()))
             if self._channel.can_settle:
                 self._tally.handed_back(self._channel.hand_back(self._queued))
                 self._queued.clear()
@@ -240,3 +238,13 @@ class DrainLoop(Generic[M]):
             for note in notes:
                 error.add_note(note)
             error.drain_report = report  # type: ignore[attr-defined]  # documented in `DrainLimits`
+
+
+def _log_failure(settlement: Settlement, channel: object, attempt: int, spans: Spans) -> None:
+    reason = f" ({mask(settlement.reason)})" if settlement.reason else ""
+    _log.warning(
+        "entry %s of %s failed at attempt %s and %s%s",
+        *(settlement.entry_id, channel, attempt, _WHAT_FOLLOWS[settlement.kind], reason),
+        exc_info=settlement.error,
+        extra=spans.log_fields(settlement.entry_id),
+    )

@@ -8,13 +8,14 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from conquiet.arguments import check_non_negative_int
 from conquiet.consume.channel import Message
 from conquiet.consume.outcome import Ack, Answer, DeadLetter, Outcome, Retry, Skipped
 from conquiet.db import DbSession, Inbox
+from conquiet.db.probe import is_unavailable
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DbError
 from conquiet.masking import scrubbed, shown
 
@@ -116,16 +117,9 @@ class MessageHandling:
         if connection is not None:
             connection.close()
 
-    def is_database_unavailable(self) -> bool:
-        """Whether no working connection can be had now; never without a database."""
-        if self._engine is None:
-            return False
-        try:
-            with self._engine.connect() as connection:
-                connection.scalar(select(1))
-        except SQLAlchemyError:
-            return True
-        return False
+    def is_database_unavailable(self, *, for_writes: bool = False) -> bool:
+        """Whether the database cannot be used now; never without one."""
+        return self._engine is not None and is_unavailable(self._engine, for_writes=for_writes)
 
     def create_inbox_table(self) -> None:
         """Create the table of the inbox, if there is one, unless it is there."""

@@ -15,7 +15,8 @@ class Outage:
     def __init__(
         self, max_s: float, *, min_failures: int = 1, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._max_s = max_s
+        #: How long it is tolerated.
+        self.max_s = max_s
         self._min_failures = min_failures
         self._failures = 0
         self._clock = clock
@@ -37,7 +38,11 @@ class Outage:
         self._failures += 1
         self._next_try = now + self._wait_s
         self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
-        return self._failures >= self._min_failures and now - self._since >= self._max_s
+        return self._failures >= self._min_failures and self.has_lasted()
+
+    def has_lasted(self) -> bool:
+        """Whether it goes on for as long as is tolerated."""
+        return self.is_on and self._clock() - self._since >= self.max_s
 
     def ended(self) -> None:
         """Note a success."""

@@ -141,6 +141,13 @@ class StreamChannel:
             self._read_at = time.monotonic()
         return queued.popleft() if queued else None
 
+    def set_aside(self, _msg: QueueMessage) -> None:
+        """Nothing is kept back: later messages are handled before one that fails, too."""
+
+    def take_back(self, msg: QueueMessage) -> Sequence[QueueMessage]:
+        """The message alone."""
+        return (msg,)
+
     def begin(self, _msg: QueueMessage) -> Settlement | None:
         """Nothing: Redis has counted the delivery when it was read."""
         return None

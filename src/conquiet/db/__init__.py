@@ -1,7 +1,8 @@
 """One transaction per message, effects once, publish what was committed; knows no Redis."""
 
 from conquiet.db.inbox import Inbox
+from conquiet.db.outages import is_connection_lost, is_refused
 from conquiet.db.outbox import Outbox, OutboxRow
-from conquiet.db.session import DbSession, is_connection_lost
+from conquiet.db.session import DbSession
 
-__all__ = ["DbSession", "Inbox", "Outbox", "OutboxRow", "is_connection_lost"]
+__all__ = ["DbSession", "Inbox", "Outbox", "OutboxRow", "is_connection_lost", "is_refused"]

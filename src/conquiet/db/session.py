@@ -155,16 +155,3 @@ class DbSession:
 
     def _note_orm_rollback(self, _session: Session, ended: SessionTransaction) -> None:
         self._has_orm_rolled_back |= ended.parent is None
-
-
-def is_connection_lost(error: BaseException) -> bool:
-    """Whether this exception, or one of its causes, is a lost connection to the database."""
-    cause: BaseException | None = error
-    seen: set[int] = set()
-    # A user's exception may be its own cause.
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        if isinstance(cause, DBAPIError) and cause.connection_invalidated:
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False

@@ -263,18 +263,18 @@ def test_an_outage_is_over_when_the_inbox_answers_again(topic, send, engine):
         with pytest.raises(Died):
             drain(topic, dies, engine, inbox=Inbox(), config=quick(retry=policy))
     found, down = [], [True]
-    tolerate = Attempts.tolerate
+    put_back = Attempts.put_back
 
-    def noted(self, msg, error):
+    def noted(self, msg, error, queued):
         found.append(self.database)
-        tolerate(self, msg, error)
+        put_back(self, msg, error, queued)
 
     def refuse(_connection):
         if down and found == []:
             raise OperationalError("connect", {}, Exception("down"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Attempts, "tolerate", noted)
+        patch.setattr(Attempts, "put_back", noted)
         inbox = Inbox()
         inbox.create_table(engine)
         patch.setattr(Inbox, "create_table", lambda self, engine: None)

@@ -33,6 +33,8 @@ class PartitionChannel:
     """
 
     is_shared = False
+    #: Only the owner has messages of a partition.
+    elsewhere = Elsewhere()
 
     def __init__(self, partition: LeasedPartition, config: ConsumerConfig) -> None:
         self.partition = partition
@@ -46,8 +48,8 @@ class PartitionChannel:
         self._has_taken_over = False
         #: Monotonic time at which a retry may be due.
         self._next_due = 0.0
-        longest = longest_block_ms(partition.topic.client, partition.stream)
-        self._block_ms = config.block_ms if longest is None else min(config.block_ms, longest)
+        longest = longest_block_ms(partition.topic.client, partition.stream) or config.block_ms
+        self._block_ms = min(config.block_ms, longest)
         self._metrics = PartitionMetrics(partition.labels)
         #: Entry id and delivery count of all that is read and not settled; read by the thread that renews.
         self.in_flight: dict[str, int] = {}
@@ -60,7 +62,6 @@ class PartitionChannel:
         self.max_outage_s = config.max_outage_s
         self.max_outages_of_message = config.retry.max_attempts
         self.claimed_by_others = 0
-        self.elsewhere = Elsewhere()
         self.is_caught_up = False
         self._was_due = False
 
@@ -114,6 +115,14 @@ class PartitionChannel:
         msg = queued.popleft()
         return None if self._blocked and self._blocked.park(msg) else msg
 
+    def set_aside(self, msg: MqMessage) -> None:
+        """As `Channel.set_aside`: later ones of its key are parked."""
+        self._blocked.block(msg.id, msg.key)
+
+    def take_back(self, msg: MqMessage) -> Sequence[MqMessage]:
+        """As `Channel.take_back`."""
+        return self._blocked.unblock(msg.id, msg)
+
     def begin(self, msg: MqMessage) -> Settlement | None:
         """As `Channel.begin`: what was taken over or waited for its retry is counted when it begins."""
         if msg.is_counted:
@@ -131,8 +140,7 @@ class PartitionChannel:
         """As `Channel.decide`: done, retried by the policy, or a dead letter."""
         if isinstance(result, LeaseLostError):
             raise result
-        now_ms = _now_ms()
-        sent_ms = msg.envelope.timestamp_ms
+        now_ms, sent_ms = _now_ms(), msg.envelope.timestamp_ms
         self._metrics.handled(seconds, max(0, now_ms - sent_ms) / 1000 if sent_ms else None)
         if isinstance(result, Exception):
             settlement = self._rules.for_error(msg, result, now_ms)
@@ -219,12 +227,14 @@ class PartitionChannel:
         elif settlement.kind == "retry":
             # Not before it is settled: a look at the waiting set in between would find nothing due.
             self._next_due = min(self._next_due, time.monotonic() + int(settlement.first) / 1000)
+        self.has_worked = self.has_worked or not settlement.is_refused
         if settlement.is_refused:
-            text = "entry %s of %s was claimed by another consumer before it was settled"
-            extra = self.partition.extra(message_id=settlement.entry_id)
-            _log.warning(text, settlement.entry_id, self.partition, extra=extra)
-        else:
-            self.has_worked = True
+            _log_claimed(self.partition, settlement.entry_id)
+
+
+def _log_claimed(partition: LeasedPartition, entry_id: str) -> None:
+    text = "entry %s of %s was claimed by another consumer before it was settled"
+    _log.warning(text, entry_id, partition, extra=partition.extra(message_id=entry_id))
 
 
 def _log_vanished(partition: LeasedPartition, entry_ids: list[str]) -> None:

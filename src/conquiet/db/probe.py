@@ -1,0 +1,38 @@
+"""Asks a database that has refused a write whether it refuses all of them."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from sqlalchemy import Connection, Engine, select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+
+def is_unavailable(engine: Engine, *, for_writes: bool) -> bool:
+    """Whether no working connection can be had now, or with `for_writes` only one that cannot write."""
+    try:
+        with engine.connect() as connection:
+            connection.scalar(select(1))
+            is_refusing = for_writes and _is_read_only(connection)
+            if is_refusing:
+                # It may be one to what was the primary before a failover: the pool must not keep it.
+                connection.invalidate()
+            return is_refusing
+    except (SQLAlchemyError, sqlite3.Error):
+        return True
+
+
+def _is_read_only(connection: Connection) -> bool:
+    match connection.dialect.name:
+        case "postgresql":
+            # Also on in a standby.
+            return str(connection.scalar(text("SELECT current_setting('transaction_read_only')"))) == "on"
+        case "mysql" | "mariadb":
+            return str(connection.scalar(text("SELECT @@global.read_only"))) not in ("0", "OFF")
+    driver = connection.connection.dbapi_connection
+    if isinstance(driver, sqlite3.Connection) and not driver.in_transaction:
+        # Takes the one write lock, and is refused where the file cannot be written.
+        driver.execute("BEGIN IMMEDIATE")
+        driver.rollback()
+        return bool(driver.execute("PRAGMA query_only").fetchone()[0])
+    return False
