@@ -8,10 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
-from redis.exceptions import ResponseError
-
 from conquiet.arguments import check_positive_int
-from conquiet.errors import QueueError
 from conquiet.payload import Payload
 from conquiet.queue.config import QueueConfig
 from conquiet.queue.connection import (
@@ -25,6 +22,7 @@ from conquiet.queue.connection import (
 )
 from conquiet.queue.member import GroupMember, entries_of
 from conquiet.queue.message import QueueMessage, delivery_of
+from conquiet.queue.scripts import create_group
 from conquiet.queue.writer import StreamWriter
 
 #: What was handed back counts as delivered in 1970; nothing else is idle for ten years.
@@ -43,12 +41,8 @@ class RedisStreamsQueue(GroupMember):
         self._closes_client = False
         self._drain_lock = threading.Lock()
         self._writer = StreamWriter(client, config.stream_key, group=config.consumer_group)
-        try:
-            self._call("XGROUP CREATE", self._stream, self._group, "0-0", "MKSTREAM")
-        except QueueError as error:
-            cause = error.__cause__
-            if not (isinstance(cause, ResponseError) and str(cause).startswith("BUSYGROUP")):
-                raise
+        with visible_errors("XGROUP CREATE", **self._names):
+            create_group(client, config.stream_key, config.consumer_group)
         with visible_errors("connect", **self._names):
             self._longest_block_ms = longest_block_ms(client, config.stream_key)
 
