@@ -45,7 +45,11 @@ def visible_errors(operation: str, *, stream: str, group: str | None) -> Iterato
 def queue_error(operation: str, cause: Exception, *, stream: str, group: str | None) -> QueueError:
     """The `QueueError` for a redis-py error; the error itself is masked too, as its cause."""
     scrub(cause)
-    return QueueError(operation, stream=stream, group=group, reason=f"{type(cause).__name__}: {cause}")
+    reason = f"{type(cause).__name__}: {cause}"
+    # Of a script the error has another class.
+    if "used memory > 'maxmemory'" in reason:
+        reason += " The server is full: drain and trim its streams, or raise its maxmemory"
+    return QueueError(operation, stream=stream, group=group, reason=reason)
 
 
 def run_command(client: Client, *command: Any, stream: str, group: str | None, **options: Any) -> Any:

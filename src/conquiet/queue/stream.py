@@ -6,10 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from redis.exceptions import ResponseError
-
 from conquiet.arguments import check_positive_int
-from conquiet.errors import QueueError
 from conquiet.payload import Payload
 from conquiet.queue.config import QueueConfig
 from conquiet.queue.connection import (
@@ -23,6 +20,7 @@ from conquiet.queue.connection import (
 )
 from conquiet.queue.member import GroupMember, entries_of
 from conquiet.queue.message import QueueMessage, delivery_of
+from conquiet.queue.scripts import create_group
 from conquiet.queue.writer import StreamWriter
 
 #: What was handed back counts as delivered in 1970; nothing else is idle for ten years.
@@ -46,12 +44,8 @@ class RedisStreamsQueue(GroupMember):
             min_replicas=config.min_replicas,
             replica_timeout_ms=config.replica_timeout_ms,
         )
-        try:
-            self._call("XGROUP CREATE", self._stream, self._group, "0-0", "MKSTREAM")
-        except QueueError as error:
-            cause = error.__cause__
-            if not (isinstance(cause, ResponseError) and str(cause).startswith("BUSYGROUP")):
-                raise
+        with visible_errors("XGROUP CREATE", **self._names):
+            create_group(client, config.stream_key, config.consumer_group)
         with visible_errors("connect", **self._names):
             self._longest_block_ms = longest_block_ms(client, config.stream_key)
 

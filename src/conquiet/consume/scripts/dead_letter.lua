@@ -18,6 +18,9 @@ local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1)[1]
 if not pending or pending[2] ~= ARGV[2] or pending[4] ~= tonumber(ARGV[4]) then
   return false
 end
+-- No entry has this id. A full server refuses XADD as the first write of a script and allows it as a later one: a message
+-- that cannot be handled must not keep the stream from being drained.
+redis.call('XACK', KEYS[1], ARGV[1], '0-0')
 local added = redis.call('XADD', KEYS[2], '*', 'data', ARGV[5])
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 return added

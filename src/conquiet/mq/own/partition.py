@@ -15,6 +15,7 @@ from conquiet.mq.scripts import run_script
 from conquiet.mq.topics import Topic
 from conquiet.payload import decode_payload
 from conquiet.queue.message import data_of, delivery_of, pairs_of
+from conquiet.queue.scripts import create_group
 from conquiet.tracing import Where
 
 
@@ -96,11 +97,8 @@ class LeasedPartition:
 
     def create_group(self) -> None:
         """Create the group at the stream's beginning, unless it is there."""
-        try:
-            self.topic.call("XGROUP CREATE", self.stream, self.group, "0-0", "MKSTREAM", group=self.group)
-        except QueueError as error:
-            if not str(error.__cause__).startswith("BUSYGROUP"):
-                raise
+        with self.topic.visible("XGROUP CREATE", group=self.group):
+            create_group(self.topic.client, self.stream, self.group)
 
     def take_over(self, after: str | None, count: int) -> TakeOver:
         """Take one page of the pending entries, oldest first; each is counted when it begins."""

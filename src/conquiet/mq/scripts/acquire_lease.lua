@@ -13,6 +13,7 @@ local held = redis.call('HMGET', KEYS[1], 'owner', 'instance', 'expiresAtMs')
 local is_held = held[1] and tonumber(held[3]) > now and not (held[1] == owner and held[2] == instance)
 for i = 6, #ARGV do is_held = is_held and held[1] ~= ARGV[i] end
 if is_held then return {KEYS[1], instance, false} end
+open_when_full('HDEL', KEYS[1], '')
 -- Before the counter, which has no end of its own: whoever deletes the topic finds it by this.
 redis.call('SADD', KEYS[3], ARGV[4])
 local epoch = redis.call('INCR', KEYS[2])

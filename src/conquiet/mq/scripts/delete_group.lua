@@ -13,6 +13,8 @@ for i = 1, #KEYS, 4 do
 end
 if ARGV[2] == 'count' or (ARGV[2] == 'delete' and not is_finished) then return pending end
 for i = 1, #KEYS, 4 do
+  -- Before Redis 7 every XGROUP counts as one that may need memory.
+  open_when_full('XDEL', KEYS[i], '0-0')
   redis.call('XGROUP', 'DESTROY', KEYS[i], group)
   -- The epoch stays: a worker that slept through this must not meet its own number again.
   redis.call('DEL', KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])

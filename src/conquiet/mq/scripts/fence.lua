@@ -11,6 +11,13 @@ local function now_ms(given)
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
+-- Opens a script to a server that is full (maxmemory, noeviction). Redis refuses a command that may need memory, as HSET
+-- or XADD, only while the script has not written: so this writes first, what changes nothing. It is for the scripts by which
+-- messages are consumed, which a full server needs most; what adds messages must be refused.
+local function open_when_full(...)
+  redis.call(...)
+end
+
 local function owns(lease, owner, epoch, now)
   local held = redis.call('HMGET', lease, 'owner', 'epoch', 'expiresAtMs')
   return held[1] == owner and held[2] == epoch and tonumber(held[3]) > now
@@ -32,6 +39,7 @@ end
 local function refusal(now)
   if not owns(KEYS[1], ARGV[1], ARGV[2], now) then return answer('lost') end
   if is_repeated(KEYS[1], ARGV[5]) then return answer('repeated') end
+  open_when_full('HDEL', KEYS[1], '')
 end
 
 local function end_turn(lease)

@@ -7,6 +7,7 @@
 
 local now, ttl = now_ms(ARGV[3]), tonumber(ARGV[2])
 if ttl > 0 then
+  open_when_full('ZREM', KEYS[1], '')
   redis.call('ZADD', KEYS[1], now + ttl, ARGV[1])
   redis.call('PEXPIRE', KEYS[1], ttl * 10)
 else

@@ -7,6 +7,9 @@
 -- names of items that could not be: they have no data, or a partition that is not given}.
 
 local now = now_ms(ARGV[1])
+-- Each entry takes as much as its item frees, and was accepted before the server was full. Copies to be retried are among
+-- them: without them their group would never be finished.
+open_when_full('ZREM', KEYS[1], '')
 local stream_of = {}
 for i = 3, #KEYS do stream_of[ARGV[i]] = KEYS[i] end
 local moved, stuck = 0, {}

@@ -16,7 +16,11 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   for i = 1, #info, 2 do consumer[info[i]] = info[i + 1] end
   if consumer['pending'] == 0 and not is_alive[consumer['name']] then
     pruned[#pruned + 1] = consumer['name']
-    if ARGV[2] ~= '1' then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer['name']) end
+    if ARGV[2] ~= '1' then
+      -- Before Redis 7 every XGROUP counts as one that may need memory.
+      open_when_full('XDEL', KEYS[1], '0-0')
+      redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer['name'])
+    end
   end
 end
 return pruned

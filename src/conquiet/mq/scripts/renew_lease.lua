@@ -8,6 +8,7 @@
 
 local owner, now = ARGV[1], now_ms(ARGV[3])
 if not owns(KEYS[1], owner, ARGV[2], now) then return {KEYS[1], ARGV[2], 0} end
+open_when_full('HDEL', KEYS[1], '')
 redis.call('HSET', KEYS[1], 'expiresAtMs', now + ARGV[4])
 redis.call('PEXPIRE', KEYS[1], ARGV[4] * 2)
 -- A stream that somebody deleted is for its worker to meet and to tell: the lease is as good as it was.

@@ -6,13 +6,9 @@
 -- Returns for each entry its id, or that of the first one, and 1 if it was added now, 0 if not.
 
 local window, now = tonumber(ARGV[1]), now_ms(ARGV[2])
--- Twice as many are forgotten as are added, so that the set never grows beyond its window. Both keys are touched before
--- anything is added: an entry whose id could not be kept would be added again.
+-- Both keys are touched before anything is added: an entry whose id could not be kept would be added again.
 redis.call('HLEN', KEYS[2])
-for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, math.max(10, #ARGV - 2))) do
-  redis.call('ZREM', KEYS[3], old)
-  redis.call('HDEL', KEYS[2], old)
-end
+redis.call('ZSCORE', KEYS[3], '')
 
 local function known(id)
   local known_until = redis.call('ZSCORE', KEYS[3], id)
@@ -31,6 +27,12 @@ for i = 3, #ARGV, 2 do
   end
   replies[#replies + 1] = entry_id
   replies[#replies + 1] = first and 0 or 1
+end
+-- Twice as many are forgotten as are added, so that the set never grows beyond its window. Not before: on a full server
+-- the first write is to be that of an entry, which is refused.
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, math.max(10, #ARGV - 2))) do
+  redis.call('ZREM', KEYS[3], old)
+  redis.call('HDEL', KEYS[2], old)
 end
 if is_kept then
   -- Never shorter than a producer with a longer window has asked for.

@@ -6,15 +6,30 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Literal
 
+from redis.exceptions import OutOfMemoryError, ResponseError
+
 from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import Client
+from conquiet.queue.connection import Client, execute
 from conquiet.queue.lua import LuaScript
 from conquiet.queue.message import QueueMessage
 
-_CHANGE_PENDING, _TAKE_FROM, _REMOVE_CONSUMER, _ENQUEUE_ONCE = (
+_CREATE_GROUP, _CHANGE_PENDING, _TAKE_FROM, _REMOVE_CONSUMER, _ENQUEUE_ONCE = (
     LuaScript(files(__name__).joinpath(f"{name}.lua").read_bytes())
-    for name in ("change_pending", "take_from", "remove_consumer", "enqueue_once")
+    for name in ("create_group", "change_pending", "take_from", "remove_consumer", "enqueue_once")
 )
+
+
+def create_group(client: Client, stream: str, group: str) -> None:
+    """Create the group at the stream's beginning, and the stream, unless they are there."""
+    try:
+        try:
+            execute(client, "XGROUP CREATE", stream.encode(), group.encode(), "0-0", "MKSTREAM")
+        except OutOfMemoryError:
+            # Said before the server looks whether the group is there.
+            _CREATE_GROUP.run(client, [stream], [group.encode()])
+    except ResponseError as error:
+        if not str(error).startswith("BUSYGROUP"):
+            raise
 
 
 def change_pending(
