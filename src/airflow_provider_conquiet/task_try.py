@@ -59,7 +59,8 @@ class TaskTry:
         prefix = f"airflow:{self.task_instance}:"
         # Digits alone: a run id may end in what looks like another map index.
         numbers = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-        others = {int(number) for number in numbers if number.isdigit()} - {self.try_number}
+        tries = {int(number) for number in numbers if number.isascii() and number.isdigit()}
+        others = tries - {self.try_number}
         return [f"{prefix}{number}" for number in sorted(others)]
 
 

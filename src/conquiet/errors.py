@@ -82,6 +82,8 @@ class MalformedEntry:
     fields: tuple[tuple[bytes, bytes], ...]
     delivery_count: int
     reason: str
+    #: Of an entry that a consumer of a later version can read: the delivery count to hand it back with.
+    hand_back_count: int | None = None
 
 
 class MalformedEntryError(QueueError):

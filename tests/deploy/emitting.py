@@ -82,6 +82,7 @@ def _handle_fail_and_hang(topics: Topics, producer: Producer, start: Consumers) 
     client.xdel(topic.keys.stream(0), vanishing)
     client.zadd(topic.keys.delayed(0), {"stuck": 1})
     producer.send_many(topic.name, [{"n": "fail"}, {"n": "hang"}])
+    client.xadd(topic.keys.stream(0), {"data": '{"schemaVersion":2,"payload":{}}'})
 
     def handle(msg: object) -> None:
         match msg.payload["n"]:  # type: ignore[attr-defined]

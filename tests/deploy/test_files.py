@@ -16,7 +16,7 @@ ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/conquiet.json").read_text())
 RUNBOOK = (
     *("redis-is-down", "database-is-down", "poison-message", "backlog-grows"),
-    *("failover", "dead-letters", "a-handler-hangs"),
+    *("failover", "dead-letters", "a-handler-hangs", "upgrade"),
 )
 
 

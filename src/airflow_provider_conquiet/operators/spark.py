@@ -24,6 +24,7 @@ from airflow_provider_conquiet.hooks.database import mask_password
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.reports import Report, update_outlets
 from airflow_provider_conquiet.task_try import TaskTry, task_span
+from conquiet.payload import decode_payload
 from conquiet.spark.jobs import (
     DATABASE_URL_VARIABLE,
     REDIS_URL_VARIABLE,
@@ -174,15 +175,18 @@ def _take_report(hook: RedisStreamsHook, key: str) -> Report | None:
     client = hook.get_conn()
     entries: Any = client.xrevrange(key, count=1)
     client.delete(key)
-    if not entries:
+    try:
+        report: Report | None = decode_payload(entries[0][1][b"data"]) if entries else None
+    except (KeyError, ValueError):
+        # Whatever it is, it is no report of a job.
         return None
-    report: Report = json.loads(entries[0][1][b"data"])
     return report
 
 
 def _explained(error: Exception, report: Report | None) -> Exception:
     if report is None or "error" not in report:
         return error
-    if ExitCode(report["exit_code"]).is_mistake:
+    # A job of a later version may have codes of its own.
+    if any(code.is_mistake for code in ExitCode if code == report.get("exit_code")):
         return AirflowFailException(f"{report['error']} (a retry would fail in the same way)")
     return AirflowException(report["error"])

@@ -15,6 +15,9 @@ from conquiet.payload import decode_payload, encode_payload
 from conquiet.queue import QueueMessage
 from conquiet.queue.connection import key_beside
 
+#: Of the record; a later one may have other fields, which readers leave out.
+LETTER_VERSION = 1
+
 _MAX_TRACEBACK = 8_000
 _MAX_TEXT = 1_000
 
@@ -63,6 +66,7 @@ class GivenUp:
         """The dead letter as JSON; `content` is what was sent, see `message_content` and `raw_content`."""
         return json.dumps(
             {
+                "schemaVersion": LETTER_VERSION,
                 "topic": self.topic,
                 "group": self.group,
                 "partition": self.partition,

@@ -28,6 +28,17 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "forGroup": str,
     "failure": dict,
 }
+#: What this version writes; anything else in an envelope is a later version's, and carried on.
+_NAMES = frozenset((*_KINDS, "schemaVersion", "topic", "partitionId", "payload"))
+
+
+class LaterVersionError(ValueError):
+    """An envelope of a later schema version: not malformed, but for a consumer of that version."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"its envelope has schema version {version}, this conquiet reads up to {SCHEMA_VERSION}"
+        )
 
 
 class _Ids:
@@ -71,11 +82,13 @@ class Envelope:
     for_group: str | None = None
     #: What is remembered of the attempts before a re-enqueued copy.
     failure: Mapping[str, Any] | None = None
+    #: Fields of a later version, for what is written again; see `of`.
+    unknown: Mapping[str, Any] | None = None
 
     def encode(self) -> bytes:
         """The entry's data; refuses what would not come back equal."""
         copied = (self.max_retries, self.original_id, self.replayed_from, self.for_group, self.failure)
-        if self.attempt == 0 and copied == (None, None, None, None, None):
+        if self.attempt == 0 and copied == (None, None, None, None, None) and not self.unknown:
             return encode_payload(self.payload, self._before_payload(), "}")
         carried = {} if self.failure is None else {"failure": dict(self.failure)}
         return encode_payload(
@@ -93,6 +106,7 @@ class Envelope:
                 "replayedFrom": self.replayed_from,
                 "forGroup": self.for_group,
                 **carried,
+                **(self.unknown or {}),
                 "payload": self.payload,
             }
         )
@@ -109,8 +123,12 @@ class Envelope:
         )
 
     @classmethod
-    def of(cls, data: Payload, *, topic: str, partition: int) -> Self:
-        """The envelope in an entry; an entry of the plain queue is a payload without one."""
+    def of(cls, data: Payload, *, topic: str, partition: int, keeps_unknown: bool = False) -> Self:
+        """The envelope in an entry; an entry of the plain queue is a payload without one.
+
+        Args:
+            keeps_unknown: it will be written again, with the fields that this version does not know.
+        """
         if not _has_envelope(data):
             return cls(topic=topic, partition=partition, payload=data, id="", timestamp_ms=0)
         return cls(
@@ -127,6 +145,7 @@ class Envelope:
             replayed_from=data.get("replayedFrom"),
             for_group=data.get("forGroup"),
             failure=data.get("failure"),
+            unknown={name: data[name] for name in data.keys() - _NAMES} or None if keeps_unknown else None,
         )
 
     def copied(self, **changes: Any) -> Envelope:
@@ -165,7 +184,8 @@ class MqMessage:
 
     def original_envelope(self) -> Envelope:
         """The envelope as it was delivered: a handler may have changed its payload."""
-        return Envelope.of(decode_payload(self.data), topic=self.topic, partition=self.partition)
+        data = decode_payload(self.data)
+        return Envelope.of(data, topic=self.topic, partition=self.partition, keeps_unknown=True)
 
     @property
     def original_id(self) -> str:
@@ -193,13 +213,12 @@ def check_envelope(data: Payload) -> None:
     """Refuse an envelope whose fields are not what they should be; a payload without one is fine.
 
     Raises:
+        LaterVersionError: it is of a later schema version.
         ValueError: the sentence names the field.
     """
     version = data.get("schemaVersion")
     if type(version) is int and version > SCHEMA_VERSION and "payload" in data:
-        raise ValueError(
-            f"its envelope has schema version {version}, this conquiet reads up to {SCHEMA_VERSION}"
-        )
+        raise LaterVersionError(version)
     if not _has_envelope(data):
         return
     for name, kind in _KINDS.items():

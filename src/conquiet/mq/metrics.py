@@ -41,6 +41,11 @@ _METRICS: dict[str, tuple[Callable[..., Metric], str, tuple[str, ...]]] = {
         ("topic",),
     ),
     "conquiet_mq_vanished_total": (Counter, "Pending entries that the stream no longer had.", _PARTITION),
+    "conquiet_mq_later_version_total": (
+        Counter,
+        "Deliveries of messages that only a consumer of a later version can read; they stay pending.",
+        _PARTITION,
+    ),
     "conquiet_mq_in_flight": (_Sum, "Messages read and not settled.", _PARTITION),
     "conquiet_mq_partitions_owned": (_Sum, "Partitions owned by this process.", ("topic", "group")),
     "conquiet_mq_handlers_overdue": (
@@ -59,6 +64,7 @@ _RARE = (
     "conquiet_mq_worker_failures_total",
     "conquiet_mq_database_unavailable_total",
     "conquiet_mq_vanished_total",
+    "conquiet_mq_later_version_total",
 )
 
 

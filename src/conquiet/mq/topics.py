@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from typing import Any, Literal
+from functools import cache, lru_cache
+from typing import Any, Literal, cast, get_args
 
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
@@ -21,6 +22,7 @@ from conquiet.queue.connection import (
     AS_BYTES,
     AsyncClient,
     Client,
+    as_text,
     execute,
     forget_connections,
     open_client,
@@ -29,7 +31,11 @@ from conquiet.queue.connection import (
 from conquiet.settings import Settings
 
 #: What create_topic.lua writes of a topic.
-_META = ("partitionCount", "layout", "createdAt", "updatedAt", "policies")
+_META = ("partitionCount", "layout", "createdAt", "updatedAt", "policies", "schemaVersion")
+#: Of a topic's meta; without a mark it is 1. A later one means that this version would misread the topic.
+_META_VERSION = 1
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,17 @@ class TopicPolicies:
                 check_positive_int(name, getattr(self, name))
         if self.trim_every_s is not None and self.retention_length is None and self.retention_ms is None:
             raise ValueError("trim_every_s needs retention_length or retention_ms: what is to be kept")
+
+    @staticmethod
+    @lru_cache(maxsize=1_000)
+    def read(text: bytes | None) -> TopicPolicies:
+        """The policies in a topic's meta; a later version's may keep more, so with those all is kept."""
+        try:
+            return TopicPolicies(**json.loads(text or b"{}"))
+        except (TypeError, ValueError, RecursionError) as error:
+            # Once for each text: a topic is opened each second.
+            _log.warning("this version trims nothing by the policies %r: %s", text, error)
+            return TopicPolicies()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +150,15 @@ class Topics:
         if reply == [None] * len(_META):
             return Topic(client=self._client, name=name, partition_count=1, layout="bare_stream")
         try:
-            count, layout, created_at, updated_at, policies = reply
+            count, layout, created_at, updated_at, policies, version = reply
             return Topic(
                 client=self._client,
                 name=name,
                 partition_count=int(count),
-                layout=layout.decode(),
-                policies=TopicPolicies(**json.loads(policies or "{}")),
-                created_at_ms=int(created_at),
-                updated_at_ms=None if updated_at is None else int(updated_at),
+                layout=_layout_of(name, layout, version),
+                policies=TopicPolicies.read(policies),
+                created_at_ms=number_of(created_at),
+                updated_at_ms=number_of(updated_at),
             )
         except (AttributeError, TypeError, ValueError) as error:
             forget_connections(self._client)
@@ -184,7 +201,7 @@ class Topics:
     def names(self) -> list[str]:
         """Every topic's name, in order."""
         with visible_errors("SMEMBERS", stream=self._keys.registry, group=None):
-            return sorted(_text(name) for name in self._client.smembers(self._keys.registry))
+            return sorted(map(as_text, execute(self._client, "SMEMBERS", self._keys.registry)))
 
     def delete(self, name: str) -> None:
         """Delete a topic with all its keys: messages, dead letters, leases, retries.
@@ -252,12 +269,12 @@ async def topic_streams_async(client: AsyncClient, name: str) -> list[str]:
     """The stream keys of a topic's partitions, in order; of a plain stream, its own name."""
     keys = RegistryKeys(isinstance(client, AsyncRedisCluster))
     with visible_errors("open", stream=name, group=None):
-        count, layout = await client.execute_command(
-            "HMGET", keys.meta(name), "partitionCount", "layout", **AS_BYTES
+        count, layout, version = await client.execute_command(
+            "HMGET", keys.meta(name), "partitionCount", "layout", "schemaVersion", **AS_BYTES
         )
     if count is None:
         return [name]
-    topic = TopicKeys(name, _text(layout))  # type: ignore[arg-type]  # written by create_topic.lua
+    topic = TopicKeys(name, _layout_of(name, layout, version))
     return [topic.stream(partition) for partition in range(int(count))]
 
 
@@ -288,9 +305,10 @@ def _all_keys(topic: Topic) -> set[str]:
         # A group that was deleted keeps its epochs; one that never owned a partition is in the stream alone.
         # A key that is missing, or of another type, has no groups and is deleted all the same.
         with _ignoring("WRONGTYPE"):
-            groups |= {_text(name) for name in client.smembers(keys.groups(partition))}
+            groups |= set(map(as_text, execute(client, "SMEMBERS", keys.groups(partition))))
         with _ignoring("WRONGTYPE", "no such key"):
-            groups |= {_text(info["name"]) for info in client.xinfo_groups(keys.stream(partition))}
+            infos = execute(client, "XINFO GROUPS", keys.stream(partition))
+            groups |= {as_text(info["name"]) for info in infos}
     for group in groups:
         found.add(keys.members(group))
         for partition in topic.partitions:
@@ -308,5 +326,19 @@ def _ignoring(*replies: str) -> Iterator[None]:
             raise
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def number_of(text: bytes | None) -> int | None:
+    """A field that should be a number, `None` if it is none or not there."""
+    with suppress(TypeError, ValueError):
+        return int(text)  # type: ignore[arg-type]
+    return None
+
+
+def _layout_of(topic: str, layout: bytes | None, version: bytes | None) -> Layout:
+    mark, text = number_of(version), as_text(layout or b"")
+    if text in get_args(Layout) and (version is None or (mark is not None and mark <= _META_VERSION)):
+        return cast("Layout", text)
+    reason = (
+        f"its meta has layout {text!r} and schema version {as_text(version or b'1')}, this conquiet reads "
+        f"{' and '.join(get_args(Layout)[:2])} up to version {_META_VERSION}: use the version that created it"
+    )
+    raise QueueError("open", stream=topic, group=None, reason=reason)

@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from conquiet.mq import DeadLetters, MqAdmin, Topic, Topics
 from conquiet.mq.topics import name_of
 from conquiet.queue import Client, ConsumerBacklog
-from conquiet.queue.connection import visible_errors
+from conquiet.queue.connection import as_text, visible_errors
 
 #: Settings of the server by which messages can be lost.
 _SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory-policy")
@@ -146,7 +146,7 @@ def _facts(address: str, node: Redis) -> ServerFacts:
     try:
         for name in _SETTINGS:
             settings: Mapping[Any, Any] = node.config_get(name)
-            config |= {_text(key): _text(value) for key, value in settings.items()}
+            config |= {as_text(key): as_text(value) for key, value in settings.items()}
     except ResponseError as error:
         # Forbidden by ACL, or not offered by a managed service.
         refusal = str(error)
@@ -157,7 +157,7 @@ def _facts(address: str, node: Redis) -> ServerFacts:
         reply: Sequence[Any] | Mapping[str, Any] = node.execute_command("COMMAND INFO", *_NEEDED, *_NEWER)
         rows = reply.values() if isinstance(reply, Mapping) else reply
         names = (row["name"] if isinstance(row, Mapping) else row[0] for row in rows if row)
-        commands = {_text(name).upper() for name in names}
+        commands = {as_text(name).upper() for name in names}
     except ResponseError:
         pass
     return ServerFacts(
@@ -173,7 +173,3 @@ def _facts(address: str, node: Redis) -> ServerFacts:
         clock_skew_ms=round((seconds + microseconds / 1e6 - (sent + came) / 2) * 1000),
         clock_error_ms=round((came - sent) / 2 * 1000) + 1,
     )
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from conquiet.arguments import check_positive_int
-from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import AS_BYTES, AsyncClient, Client, visible_errors
+from conquiet.queue.connection import AS_BYTES, AsyncClient, Client, as_text, visible_errors
 from conquiet.queue.steps import Steps, command, run_steps, run_steps_async
 
 #: Runs one Redis command and returns its reply with everything as bytes.
@@ -49,10 +48,13 @@ class BacklogStats:
     consumers: tuple[ConsumerBacklog, ...]
 
 
-def backlog_stats(call: Call, config: QueueConfig, *, count_limit: int) -> BacklogStats:
-    """Read the backlog; counts at most `count_limit` entries where the server does not know the lag."""
-    steps = _backlog(config.stream_key, config.consumer_group, count_limit, is_group_needed=True)
-    return run_steps(call, steps)
+def backlog_stats(call: Call, stream: str, group: bytes, *, count_limit: int) -> BacklogStats:
+    """Read the backlog; counts at most `count_limit` entries where the server does not know the lag.
+
+    Args:
+        group: as the server has it; a foreign one need not be UTF-8.
+    """
+    return run_steps(call, _backlog(stream, group, count_limit, is_group_needed=True))
 
 
 def peek_backlog(client: Client, *, stream: str, group: str, count_limit: int = 1_000) -> BacklogStats:
@@ -63,7 +65,7 @@ def peek_backlog(client: Client, *, stream: str, group: str, count_limit: int = 
     check_positive_int("count_limit", count_limit)
     with visible_errors("peek", stream=stream, group=group):
         call = partial(client.execute_command, **AS_BYTES)
-        return run_steps(call, _backlog(stream, group, count_limit, is_group_needed=False))
+        return run_steps(call, _backlog(stream, group.encode(), count_limit, is_group_needed=False))
 
 
 async def peek_backlog_async(
@@ -73,19 +75,20 @@ async def peek_backlog_async(
     check_positive_int("count_limit", count_limit)
     with visible_errors("peek", stream=stream, group=group):
         call = partial(client.execute_command, **AS_BYTES)
-        return await run_steps_async(call, _backlog(stream, group, count_limit, is_group_needed=False))
+        steps = _backlog(stream, group.encode(), count_limit, is_group_needed=False)
+        return await run_steps_async(call, steps)
 
 
 def _backlog(
-    stream_name: str, group_name: str, count_limit: int, *, is_group_needed: bool
+    stream_name: str, group: bytes, count_limit: int, *, is_group_needed: bool
 ) -> Steps[BacklogStats]:
-    stream, group = stream_name.encode(), group_name.encode()
+    stream = stream_name.encode()
     info = yield from _group_info(stream, group, is_group_needed)
     length, last_id = 0, "0-0"
     if is_group_needed or (yield command("EXISTS", stream)):
         stream_info = as_mapping((yield command("XINFO STREAM", stream)))
-        length, last_id = int(stream_info["length"]), _text(stream_info["last-generated-id"])
-    last_delivered = "0-0" if info is None else _text(info["last-delivered-id"])
+        length, last_id = int(stream_info["length"]), as_text(stream_info["last-generated-id"])
+    last_delivered = "0-0" if info is None else as_text(info["last-delivered-id"])
     undelivered = yield command("XRANGE", stream, f"({last_delivered}", "+", "COUNT", 1)
     oldest_pending: Any = None
     consumers: tuple[ConsumerBacklog, ...] = ()
@@ -95,14 +98,14 @@ def _backlog(
         oldest_pending = yield command("XPENDING", stream, group, "-", "+", 1, parse_detail=True)
         lag, source = yield from _lag(stream, info, last_delivered, count_limit)
         consumers = tuple(
-            ConsumerBacklog(name=_text(row["name"]), pending=int(row["pending"]), idle_ms=int(row["idle"]))
+            ConsumerBacklog(name=as_text(row["name"]), pending=int(row["pending"]), idle_ms=int(row["idle"]))
             for row in map(as_mapping, (yield command("XINFO CONSUMERS", stream, group)))
         )
     seconds, microseconds = yield command("TIME")
     now_ms = int(seconds) * 1000 + int(microseconds) // 1000
     return BacklogStats(
         stream=stream_name,
-        group=group_name,
+        group=as_text(group),
         length=length,
         last_id=last_id,
         last_delivered_id=last_delivered,
@@ -145,14 +148,10 @@ def _age_ms(now_ms: int, entry_id: bytes | str | None) -> int | None:
     if entry_id is None:
         return None
     # An explicit id may be in the future.
-    return max(0, now_ms - int(_text(entry_id).partition("-")[0]))
+    return max(0, now_ms - int(as_text(entry_id).partition("-")[0]))
 
 
 def as_mapping(reply: Any) -> Mapping[str, Any]:
     """One row of an XINFO reply, which is flat or a mapping by the client's kind and protocol."""
     pairs = reply.items() if isinstance(reply, Mapping) else zip(reply[::2], reply[1::2], strict=True)
-    return {_text(name): value for name, value in pairs}
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    return {as_text(name): value for name, value in pairs}

@@ -82,6 +82,11 @@ def in_step(client: Client) -> Iterator[None]:
         raise
 
 
+def as_text(value: bytes | str) -> str:
+    """A name of a reply as text; bytes that are not UTF-8 are shown with backslashes, never an error."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+
+
 def key_beside(stream: str, suffix: str) -> str:
     """The key of something that belongs to a stream, in the same slot of a Redis Cluster."""
     # A tag of its own if it has none: "{orders}:dlq" hashes as "orders" does.

@@ -9,7 +9,7 @@ from conquiet.arguments import check_name, check_non_negative_int, check_positiv
 from conquiet.masking import shown
 from conquiet.queue.backlog import BacklogStats, as_mapping, backlog_stats
 from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import Client, run_command, unparsed_view, visible_errors
+from conquiet.queue.connection import Client, as_text, run_command, unparsed_view, visible_errors
 from conquiet.queue.message import Delivery, QueueMessage, RawEntry, delivery_of, entry_id_order
 from conquiet.queue.metrics import QueueMetrics
 from conquiet.queue.scripts import change_pending, remove_consumer, take_from
@@ -94,12 +94,12 @@ class GroupMember:
     def backlog_stats(self, *, count_limit: int = 1_000) -> BacklogStats:
         """Length, lag, pending and consumers: read-only, bounded, never called by the queue itself."""
         check_positive_int("count_limit", count_limit)
-        return backlog_stats(self._call, self.config, count_limit=count_limit)
+        return backlog_stats(self._call, self.config.stream_key, self._group, count_limit=count_limit)
 
     def consumer_names(self) -> list[str]:
         """Every consumer of the group; Redis keeps a name until it is removed."""
         infos = self._call("XINFO CONSUMERS", self._stream, self._group)
-        return [as_mapping(info)["name"].decode() for info in infos]
+        return [as_text(as_mapping(info)["name"]) for info in infos]
 
     def remove_consumer(self, name: str) -> bool:
         """Remove a consumer from the group; `False`, and nothing changes, if it has something pending."""

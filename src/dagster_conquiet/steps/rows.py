@@ -44,15 +44,18 @@ def read_rows(client: Client, stream: str) -> list[dict[str, Any]]:
     stored: Any = client.get(_key(stream))
     if stored is None:
         raise RowsMissingError(stream=stream, expected=None, found=0)
-    rows = json.loads(stored)
+    try:
+        rows = json.loads(stored)
+        start, end, count = rows["first_id"], rows["last_id"], rows["count"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RowsMissingError(stream=stream, expected=None, found=0) from error
     read: list[dict[str, Any]] = []
-    start = rows["first_id"]
     while start is not None:
-        page = json_of_entries(client.xrange(stream, start, rows["last_id"] or "+", count=_PAGE))
+        page = json_of_entries(client.xrange(stream, start, end or "+", count=_PAGE))
         read += [row for _, row in page if row is not None]
         start = f"({page[-1][0]}" if len(page) == _PAGE else None
-    if len(read) != rows["count"]:
-        raise RowsMissingError(stream=stream, expected=rows["count"], found=len(read))
+    if len(read) != count:
+        raise RowsMissingError(stream=stream, expected=count, found=len(read))
     return read
 
 

@@ -148,6 +148,7 @@ def test_a_dead_letter_tells_everything():
     assert "in error" in letter.pop("traceback")
     assert letter.pop("envelope")["payload"] == {"n": 1}
     assert letter == {
+        "schemaVersion": 1,
         "topic": "orders",
         "group": "billing",
         "partition": 2,
@@ -213,7 +214,7 @@ def test_a_copy_that_carries_nonsense_of_its_attempts_is_taken_as_the_first():
     msg = message(failure=b"")
     copy = replace(msg, envelope=msg.envelope.copied(failure=carried))
 
-    assert Failure.of(copy, 900) == Failure(900, last_delay_ms=7)
+    assert Failure.of(copy, 900) == Failure(900, last_delay_ms=7, unknown={"unknown": 1})
 
 
 @pytest.mark.parametrize(

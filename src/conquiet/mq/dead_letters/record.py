@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from conquiet.errors import TopicError
-from conquiet.mq.envelope import Envelope
+from conquiet.mq.envelope import Envelope, check_envelope
 from conquiet.payload import Payload, decode_payload
 
 #: Field names and values as they came, in their order.
@@ -60,6 +61,8 @@ class DeadLetterRecord:
     #: Instead of the payload: the fields of the malformed entry, or of a malformed letter.
     raw_fields: RawFields | None = None
     envelope: Envelope | None = field(default=None, repr=False)
+    #: Why the message cannot be read, if it cannot.
+    problem: str = ""
 
     @classmethod
     def read(
@@ -86,8 +89,15 @@ class DeadLetterRecord:
         if "fieldsBase64" in letter:
             values["raw_fields"] = _decoded(letter["fieldsBase64"])
         if isinstance(sent := letter.get("envelope"), dict):
-            envelope = Envelope.of(sent, topic=topic, partition=values.get("partition") or 0)
-            values |= {"envelope": envelope, "payload": envelope.payload}
+            try:
+                check_envelope(sent)
+            except ValueError as error:
+                raw = json.dumps(sent, ensure_ascii=False).encode()
+                values |= {"problem": str(error), "raw_fields": ((b"data", raw),)}
+            else:
+                number = values.get("partition") or 0
+                envelope = Envelope.of(sent, topic=topic, partition=number, keeps_unknown=True)
+                values |= {"envelope": envelope, "payload": envelope.payload}
         return cls(id=letter_id, topic=topic, **values)
 
     def replayed(self, *, to_all_groups: bool) -> Envelope:
@@ -98,7 +108,7 @@ class DeadLetterRecord:
         """
         if self.envelope is None:
             raise self.refusal(
-                f"it contains no message ({self.error_message}). "
+                f"it contains no message that can be read ({self.problem or self.error_message}). "
                 "See its raw_fields, send what was meant, and purge the letter"
             )
         if self.partition is None or (self.group is None and not to_all_groups):

@@ -6,7 +6,7 @@ from conquiet.arguments import check_positive_int
 from conquiet.mq import scripts
 from conquiet.mq.clock import server_ms
 from conquiet.mq.look.group_changes import PartitionReset, PrunedConsumer, delete_group, id_before
-from conquiet.mq.look.owners import GroupOwners, group_owners, live_members
+from conquiet.mq.look.owners import GroupOwners, group_owners, live_names
 from conquiet.mq.look.pending import PendingPage, PendingQuery, PendingSort, pending_page
 from conquiet.mq.look.retention import PartitionTrim, Retention, trim_partition
 from conquiet.mq.look.stats import (
@@ -101,7 +101,7 @@ class MqAdmin:
     ) -> tuple[PrunedConsumer, ...]:
         """Delete the consumers that have nothing pending and are not alive, checked in the same script."""
         opened = self._open(topic)
-        members = [member.name for member in live_members(opened, group, server_ms(opened))]
+        members = live_names(opened, group, server_ms(opened))
         return tuple(
             PrunedConsumer(partition=partition, name=name)
             for partition in partitions_with(opened, group)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from conquiet.mq.clock import server_ms
-from conquiet.mq.topics import Topic
+from conquiet.mq.topics import Topic, number_of
+from conquiet.queue.connection import as_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOwner:
-    """The lease of one partition; all `None` if it has no owner."""
+    """The lease of one partition; all `None` if it has no owner, and what cannot be read is `None` too."""
 
     partition: int
     owner: str | None = None
@@ -42,16 +43,16 @@ def group_owners(topic: Topic, group: str) -> GroupOwners:
     owners = []
     for partition in topic.partitions:
         fields = ("owner", "epoch", "acquiredAtMs", "expiresAtMs")
-        owner, *numbers = topic.call("HMGET", topic.keys.lease(group, partition), *fields, group=group)
+        owner, *texts = topic.call("HMGET", topic.keys.lease(group, partition), *fields, group=group)
+        epoch, since_ms, expires_at_ms = map(number_of, texts)
         # An expired lease has no owner, even if its key is still there.
-        if owner is None or int(numbers[2]) <= now_ms:
+        if owner is None or (expires_at_ms or 0) <= now_ms:
             owners.append(PartitionOwner(partition=partition))
         else:
-            epoch, since_ms, expires_at_ms = map(int, numbers)
             owners.append(
                 PartitionOwner(
                     partition=partition,
-                    owner=owner.decode(),
+                    owner=as_text(owner),
                     epoch=epoch,
                     since_ms=since_ms,
                     expires_at_ms=expires_at_ms,
@@ -62,7 +63,18 @@ def group_owners(topic: Topic, group: str) -> GroupOwners:
 
 def live_members(topic: Topic, group: str, now_ms: int) -> tuple[GroupMember, ...]:
     """The members that have not expired, in the order of names."""
-    command = ("ZRANGEBYSCORE", topic.keys.members(group), f"({now_ms}", "+inf", "WITHSCORES")
-    rows = topic.call(*command, group=group, withscores=True)
-    members = (GroupMember(name=name.decode(), expires_at_ms=int(score)) for name, score in rows)
+    rows = _member_rows(topic, group, now_ms)
+    # A score may be infinite.
+    members = (GroupMember(name=as_text(name), expires_at_ms=int(min(score, 2**63))) for name, score in rows)
     return tuple(sorted(members, key=lambda member: member.name))
+
+
+def live_names(topic: Topic, group: str, now_ms: int) -> list[bytes]:
+    """The names of the same members as the server has them."""
+    return [name for name, _ in _member_rows(topic, group, now_ms)]
+
+
+def _member_rows(topic: Topic, group: str, now_ms: int) -> list[tuple[bytes, float]]:
+    command = ("ZRANGEBYSCORE", topic.keys.members(group), f"({now_ms}", "+inf", "WITHSCORES")
+    rows: list[tuple[bytes, float]] = topic.call(*command, group=group, withscores=True)
+    return rows

@@ -11,6 +11,7 @@ from typing import Literal
 from conquiet.arguments import check_non_negative_int, check_positive_int
 from conquiet.mq.positions import Position
 from conquiet.mq.topics import Topic
+from conquiet.queue.connection import as_text
 
 PendingSort = Literal["id", "idle", "deliveries"]
 
@@ -101,7 +102,7 @@ def _entries(
             yield PendingEntry(
                 partition=partition,
                 id=row["message_id"].decode(),
-                consumer=row["consumer"].decode(),
+                consumer=as_text(row["consumer"]),
                 idle_ms=row["time_since_delivered"],
                 deliveries=row["times_delivered"],
             )

@@ -91,7 +91,7 @@ def trim_partition(
     topic: Topic,
     partition: int,
     retention: Retention,
-    groups: Collection[str],
+    groups: Collection[bytes],
     *,
     max_steps: int | None = None,
     dry_run: bool = False,

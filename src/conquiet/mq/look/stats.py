@@ -13,11 +13,13 @@ from conquiet.errors import QueueError, TopicError
 from conquiet.mq.clock import server_ms
 from conquiet.mq.positions import Position
 from conquiet.mq.topics import Topic
-from conquiet.queue import BacklogStats, ConsumerBacklog, QueueConfig, entry_id_order
+from conquiet.queue import BacklogStats, ConsumerBacklog, entry_id_order
 from conquiet.queue.backlog import backlog_stats
+from conquiet.queue.connection import as_text
 
-#: Last delivered ids by group, by partition; a partition without a stream is left out.
-GroupMarks = dict[int, dict[str, str]]
+#: Last delivered ids by group, by partition; a partition without a stream is left out. Groups are bytes: the
+#: name of one that another program made need not be UTF-8.
+GroupMarks = dict[int, dict[bytes, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,11 +164,11 @@ def group_marks(topic: Topic) -> GroupMarks:
             if not (isinstance(error.__cause__, ResponseError) and "no such key" in str(error.__cause__)):
                 raise
         else:
-            marks[partition] = {info["name"].decode(): info["last-delivered-id"].decode() for info in infos}
+            marks[partition] = {info["name"]: info["last-delivered-id"].decode() for info in infos}
     return marks
 
 
-def group_names(marks: GroupMarks) -> list[str]:
+def group_names(marks: GroupMarks) -> list[bytes]:
     """Every group of the topic, in order."""
     return sorted({name for groups in marks.values() for name in groups})
 
@@ -178,23 +180,22 @@ def partitions_with(topic: Topic, group: str) -> list[int]:
         TopicError: there is none.
     """
     marks = group_marks(topic)
-    partitions = [partition for partition, groups in marks.items() if group in groups]
+    partitions = [partition for partition, groups in marks.items() if group.encode() in groups]
     if not partitions:
-        known = ", ".join(group_names(marks)) or "none"
+        known = ", ".join(map(as_text, group_names(marks))) or "none"
         raise TopicError(topic.name, f"has no group {group!r}; its groups: {known}")
     return partitions
 
 
-def group_stats(topic: Topic, group: str, marks: GroupMarks, *, count_limit: int) -> GroupStats:
+def group_stats(topic: Topic, group: bytes, marks: GroupMarks, *, count_limit: int) -> GroupStats:
     """The figures of one group; counts at most `count_limit` entries where the server does not know a lag."""
-    parts = []
+    name, parts = as_text(group), []
     for partition in topic.partitions:
         mark = marks.get(partition, {}).get(group)
-        # The consumer's name is not used: reading statistics creates none.
-        config = QueueConfig(topic.keys.stream(partition), group, "admin")
+        stream = topic.keys.stream(partition)
         if mark is None:
-            length = topic.call("XLEN", config.stream_key)
-            first = topic.call("XRANGE", config.stream_key, "-", "+", "COUNT", 1)
+            length = topic.call("XLEN", stream)
+            first = topic.call("XRANGE", stream, "-", "+", "COUNT", 1)
             age_ms = max(0, server_ms(topic) - Position.of(first[0][0], partition).ms) if first else None
             parts.append(
                 PartitionBacklog(
@@ -206,7 +207,7 @@ def group_stats(topic: Topic, group: str, marks: GroupMarks, *, count_limit: int
                 )
             )
         else:
-            stats = backlog_stats(partial(topic.call, group=group), config, count_limit=count_limit)
+            stats = backlog_stats(partial(topic.call, group=name), stream, group, count_limit=count_limit)
             parts.append(
                 PartitionBacklog(
                     partition=partition,
@@ -220,4 +221,4 @@ def group_stats(topic: Topic, group: str, marks: GroupMarks, *, count_limit: int
                     oldest_pending_age_ms=stats.oldest_pending_age_ms,
                 )
             )
-    return GroupStats(topic=topic.name, group=group, partitions=tuple(parts))
+    return GroupStats(topic=topic.name, group=name, partitions=tuple(parts))

@@ -151,9 +151,11 @@ class PartitionChannel:
         return settlement
 
     def decide_malformed(self, entry: MalformedEntry) -> Settlement:
-        """As `Channel.decide_malformed`: a dead letter with its bytes."""
+        """As `Channel.decide_malformed`: a dead letter with its bytes; a later version's is handed back."""
         self.in_flight[entry.id] = entry.delivery_count
-        return self._rules.for_malformed(entry, self.where, _now_ms())
+        return _left_if_later(self.partition, entry) or self._rules.for_malformed(
+            entry, self.where, _now_ms()
+        )
 
     def hand_back(self, queued: Sequence[MqMessage]) -> int:
         """As `Channel.hand_back`, with what is parked; the next owner begins with them."""
@@ -190,7 +192,7 @@ class PartitionChannel:
 
     def _take_due(self, size: int) -> Batch:
         due = self.partition.take_due(size)
-        _log_vanished(self.partition, due.vanished)
+        _log_vanished(self.partition, due.vanished, due.unknown)
         # Nobody else schedules retries in an owned partition; an administrator may.
         until_due_s = 1.0 if due.next_due_ms is None else due.next_due_ms / 1000
         self._next_due = time.monotonic() + min(1.0, until_due_s)
@@ -237,7 +239,20 @@ def _log_claimed(partition: LeasedPartition, entry_id: str) -> None:
     _log.warning(text, entry_id, partition, extra=partition.extra(message_id=entry_id))
 
 
-def _log_vanished(partition: LeasedPartition, entry_ids: list[str]) -> None:
+def _left_if_later(partition: LeasedPartition, entry: MalformedEntry) -> Settlement | None:
+    count = entry.hand_back_count
+    if count is None:
+        return None
+    emit("conquiet_mq_later_version_total", 1, *partition.labels)
+    text, extra = "entry %s of %s stays pending for a consumer of a later version: %s", partition.extra
+    _log.warning(text, entry.id, partition, entry.reason, extra=extra(message_id=entry.id))
+    return Settlement("hand_back", entry.id, entry.delivery_count, count, outcome="handed_back")
+
+
+def _log_vanished(partition: LeasedPartition, entry_ids: list[str], unknown: Sequence[str] = ()) -> None:
+    if unknown:
+        text = "the waiting set of %s has what is no entry's id, which is left there: %s"
+        _log.warning(text, partition, unknown, extra=partition.extra())
     if entry_ids:
         emit("conquiet_mq_vanished_total", len(entry_ids), *partition.labels)
         _log.error(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from conquiet.errors import TopicError
 from conquiet.mq.scripts import run_script
 from conquiet.mq.topics import Topic
+from conquiet.queue.connection import as_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class LeaseStore:
         keys = [self._topic.keys.members(self._group)]
         arguments, seal = (member, ttl_ms, self.now), (keys[0], member)
         (names,) = run_script(self._topic, "heartbeat", keys, arguments, seal=seal, group=self._group)
-        return [name.decode() for name in names]
+        return [as_text(name) for name in names]
 
     def _change(self, script: str, lease: Lease, keys: list[str], *more: str | int) -> bool:
         arguments, seal = (lease.owner, lease.epoch, self.now, *more), (keys[0], lease.epoch)

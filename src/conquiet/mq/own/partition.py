@@ -9,12 +9,13 @@ from typing import Any
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import LeaseLostError, MalformedEntry, QueueError
 from conquiet.logs import message_fields
-from conquiet.mq.envelope import Envelope, MqMessage, check_envelope
+from conquiet.mq.envelope import Envelope, LaterVersionError, MqMessage, check_envelope
 from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.scripts import run_script
 from conquiet.mq.topics import Topic
 from conquiet.payload import decode_payload
-from conquiet.queue.message import data_of, delivery_of, pairs_of
+from conquiet.queue.connection import as_text
+from conquiet.queue.message import data_of, pairs_of
 from conquiet.queue.scripts import create_group
 from conquiet.tracing import Where
 
@@ -41,6 +42,8 @@ class Due:
     vanished: list[str]
     #: In how many ms the next one will be due, `None` if none waits.
     next_due_ms: int | None
+    #: What waited and is no entry's id; it waits for another minute.
+    unknown: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +117,13 @@ class LeasedPartition:
 
     def take_due(self, count: int) -> Due:
         """Take entries whose retry is due; each is counted when it begins."""
-        entries, next_due_ms, vanished = self._fenced("take_due", count)
+        entries, next_due_ms, vanished, unknown = self._fenced("take_due", count)
         self._turn += bool(entries or vanished)
         return Due(
             batch=self._batch(entries, is_taken=True),
             vanished=_texts(vanished),
             next_due_ms=None if next_due_ms < 0 else next_due_ms,
+            unknown=_texts(unknown),
         )
 
     def settle_and_read(self, settlements: Sequence[Settlement], count: int) -> tuple[list[bool], Batch]:
@@ -151,12 +155,8 @@ class LeasedPartition:
         found = []
         for entry_id in entry_ids:
             entries = self.topic.call("XRANGE", self.stream, entry_id, entry_id, group=self.group)
-            delivery = delivery_of([(entry, 1) for entry in entries], stream=self.stream, group=self.group)
-            envelopes = [
-                Envelope.of(msg.payload, topic=self.topic.name, partition=self.partition)
-                for msg in delivery.messages
-            ]
-            found.append(envelopes[0].key if envelopes else None)
+            batch = self._batch([(*entry, 1, b"") for entry in entries])
+            found.append(batch.messages[0].key if batch.messages else None)
         return found
 
     def _fenced(self, script: str, *arguments: Any, keys: list[str] | None = None) -> Any:
@@ -202,7 +202,11 @@ class LeasedPartition:
                 payload = decode_payload(data)
                 check_envelope(payload)
             except ValueError as error:
-                batch.malformed.append(MalformedEntry(entry_id, pairs_of(fields), count, str(error)))
+                # Redis has counted a new delivery; what is taken over is counted when it begins.
+                returned = count - (not is_taken) if isinstance(error, LaterVersionError) else None
+                batch.malformed.append(
+                    MalformedEntry(entry_id, pairs_of(fields), count, str(error), hand_back_count=returned)
+                )
                 continue
             if is_taken:
                 # As it will be when it has begun.
@@ -247,4 +251,4 @@ def _effects(settlements: Sequence[Settlement], refused: Sequence[int]) -> list[
 
 
 def _texts(values: Sequence[bytes]) -> list[str]:
-    return [value.decode() for value in values]
+    return [as_text(value) for value in values]

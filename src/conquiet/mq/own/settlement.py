@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from conquiet.consume.dead_letter import Cause, GivenUp, malformed_content, raw_content, short_text
@@ -12,7 +13,10 @@ from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement
 from conquiet.errors import MalformedEntry
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.own.retry import RetryPolicy
+from conquiet.payload import decode_payload
 from conquiet.tracing import Where
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -23,18 +27,29 @@ class Failure:
     last_delay_ms: int = 0
     error_type: str = ""
     error_message: str = ""
+    #: What a later version wrote, to be carried on.
+    unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, msg: MqMessage, now_ms: int) -> Failure:
         """The failure that Redis kept, or that a copy carries, or a first one."""
-        first = cls(first_delivered_at_ms=now_ms)
-        carried = json.loads(msg.failure) if msg.failure else msg.envelope.failure
-        if not carried:
-            return first
-        # Of the wire, maybe by a later version: what is not of its kind is left out.
-        facts = {name: carried.get(name) for name in asdict(first)}
-        known = {name: fact for name, fact in facts.items() if type(fact) is type(getattr(first, name))}
-        return replace(first, **known)  # type: ignore[arg-type]  # each is of its field's type
+        failure = cls(first_delivered_at_ms=now_ms)
+        carried: Mapping[str, Any] = msg.envelope.failure or {}
+        if msg.failure:
+            try:
+                carried = decode_payload(msg.failure)
+            except ValueError as error:
+                # It says how often and why before, and nothing of what to do: the message is not at fault.
+                _log.warning("the failure record of entry %s cannot be read: %s", msg.id, error)
+        for name, fact in carried.items():
+            if name not in _FAILURE_NAMES:
+                failure.unknown[name] = fact
+            elif type(fact) is type(getattr(failure, name)):
+                setattr(failure, name, fact)
+        return failure
+
+
+_FAILURE_NAMES = {one.name for one in fields(Failure)} - {"unknown"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +129,7 @@ class SettlementRules:
         failure = Failure.of(msg, now_ms)
         delay = self.policy.delay_ms(msg.attempt, failure.last_delay_ms) if delay_ms is None else delay_ms
         kept = {
+            **failure.unknown,
             "first_delivered_at_ms": failure.first_delivered_at_ms,
             "last_delay_ms": delay,
             "error_type": cause.error_type,

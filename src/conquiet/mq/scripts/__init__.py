@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from conquiet.errors import QueueError
 from conquiet.mq.keys import RegistryKeys, TopicKeys
-from conquiet.queue.connection import Client, forget_connections, visible_errors
+from conquiet.queue.connection import Client, as_text, forget_connections, visible_errors
 from conquiet.queue.lua import Argument, LuaScript
 
 #: "count" deletes nothing, "delete" deletes unless something is pending, "force" deletes.
@@ -111,7 +111,7 @@ def create_topic(
 def send_once(topic: ScriptTopic, entry: OnceEntry, window_ms: int) -> Added:
     """Add one entry, unless its dedupe id was added within the window."""
     reply = run_script(topic, "send_once", *_send_once_call(topic, [entry], window_ms))
-    return Added(reply[0].decode(), bool(reply[1]))
+    return Added(as_text(reply[0]), bool(reply[1]))
 
 
 def send_all_once(
@@ -130,7 +130,7 @@ def send_all_once(
             results[partition] = repeat(reply)
         else:
             pairs = zip(reply[::2], reply[1::2], strict=True)
-            results[partition] = (Added(entry_id.decode(), bool(is_new)) for entry_id, is_new in pairs)
+            results[partition] = (Added(as_text(entry_id), bool(is_new)) for entry_id, is_new in pairs)
     return [next(results[entry.partition]) for entry in entries]
 
 
@@ -201,7 +201,7 @@ def replay_in_place(
 def trim(
     topic: ScriptTopic,
     partition: int,
-    groups: Collection[str],
+    groups: Collection[bytes],
     *,
     length: int | None,
     age_ms: int | None,
@@ -216,7 +216,7 @@ def trim(
     kept = ("" if length is None else length, "" if age_ms is None else age_ms)
     arguments = (*kept, "", limit, int(dry_run), *groups)
     removed, has_more, missing = run_script(topic, "trim", keys, arguments, seal=keys)
-    return removed, bool(has_more), tuple(name.decode() for name in missing)
+    return removed, bool(has_more), tuple(map(as_text, missing))
 
 
 def reset_group(
@@ -232,12 +232,12 @@ def reset_group(
 
 
 def prune_consumers(
-    topic: ScriptTopic, partition: int, group: str, *, members: Sequence[str], dry_run: bool
+    topic: ScriptTopic, partition: int, group: str, *, members: Sequence[bytes], dry_run: bool
 ) -> list[str]:
     """Delete consumers with nothing pending that are neither members nor owner, and return their names."""
     keys = [topic.keys.stream(partition), topic.keys.lease(group, partition)]
     names = run_script(topic, "prune_consumers", keys, (group, int(dry_run), *members), group=group)
-    return [name.decode() for name in names]
+    return [as_text(name) for name in names]
 
 
 def delete_group(topic: ScriptTopic, partitions: Sequence[int], group: str, mode: DeleteMode) -> list[int]:

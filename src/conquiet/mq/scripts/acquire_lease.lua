@@ -10,7 +10,7 @@
 
 local owner, now, instance = ARGV[1], now_ms(ARGV[3]), ARGV[5]
 local held = redis.call('HMGET', KEYS[1], 'owner', 'instance', 'expiresAtMs')
-local is_held = held[1] and tonumber(held[3]) > now and not (held[1] == owner and held[2] == instance)
+local is_held = held[1] and (tonumber(held[3]) or 0) > now and not (held[1] == owner and held[2] == instance)
 for i = 6, #ARGV do is_held = is_held and held[1] ~= ARGV[i] end
 if is_held then return {KEYS[1], instance, false} end
 open_when_full('HDEL', KEYS[1], '')

@@ -12,7 +12,9 @@ local is_new = before == 0
 if is_new and ARGV[5] == 'grow' then return {0, 0} end
 -- A topic never shrinks: the messages of a removed partition would have no reader.
 if not is_new and (ARGV[5] == 'create' or wanted <= before) then return {before, before} end
-if is_new then redis.call('HSET', KEYS[2], 'createdAt', now_ms(ARGV[2]), 'layout', ARGV[3]) end
+if is_new then
+  redis.call('HSET', KEYS[2], 'createdAt', now_ms(ARGV[2]), 'layout', ARGV[3], 'schemaVersion', 1)
+end
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[2], 'policies', ARGV[4]) end
 redis.call('HSET', KEYS[2], 'partitionCount', wanted, 'updatedAt', now_ms(ARGV[2]))
 for i = 6, #ARGV do redis.call('SADD', KEYS[3], ARGV[i]) end

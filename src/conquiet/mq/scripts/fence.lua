@@ -1,5 +1,6 @@
 -- Stands before every script of the MQ: the server's clock, and whether the caller still owns the partition.
--- A lease is a hash: owner, instance, epoch, expiresAtMs, turn. An expired lease is nobody's, even if the key is still there.
+-- A lease is a hash: owner, instance, epoch, expiresAtMs, turn. An expired lease is nobody's, even if the key is still there,
+-- and so is one that does not say when it expires.
 
 -- Redis before 7 needs this: TIME and XPENDING are not deterministic, and what follows writes.
 if redis.replicate_commands then redis.replicate_commands() end
@@ -20,7 +21,7 @@ end
 
 local function owns(lease, owner, epoch, now)
   local held = redis.call('HMGET', lease, 'owner', 'epoch', 'expiresAtMs')
-  return held[1] == owner and held[2] == epoch and tonumber(held[3]) > now
+  return held[1] == owner and held[2] == epoch and (tonumber(held[3]) or 0) > now
 end
 
 -- A client that lost a reply may send its call again by itself; what the first call delivered nobody would handle. So

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -12,12 +13,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from conquiet.errors import QueueError
 from conquiet.queue.connection import Client, queue_error, visible_errors
 from conquiet.queue.lua import Argument, LuaScript
 from conquiet.spark.entry_ids import EntryId, IdRange
 from conquiet.spark.wire.connection import ServerConnection
 
 Hashes = NDArray[np.uint64]
+
+#: How many partitions, and those that were added to, as record_partitions.lua writes them.
+_RECORD = re.compile(rb"(\d+):,((?:\d+,)*)")
 
 _SAMPLE, _WALK, _MOVE_GROUP, _RECORD_PARTITIONS, _ADD_ROWS_BY_ID, _ADD_ROWS_OF_TASK = (
     LuaScript(files(__name__).joinpath(f"{name}.lua").read_bytes())
@@ -60,8 +65,11 @@ def record_partitions(
     arguments: list[Argument] = [window_ms, f"{batch:020}", count, *partitions]
     with visible_errors("record_partitions", stream=key, group=None):
         record = _RECORD_PARTITIONS.run(client, [key], arguments)
-    agreed, _, recorded = record.decode().partition(":")
-    return int(agreed), [int(partition) for partition in recorded.split(",") if partition]
+    match = _RECORD.fullmatch(record)
+    if match is None:
+        reason = f"the record of the task's other attempts is of another version of conquiet: {record!r:.100}"
+        raise QueueError("record_partitions", stream=key, group=None, reason=reason)
+    return int(match[1]), [int(partition) for partition in match[2].split(b",") if partition]
 
 
 def add_rows_by_id(
