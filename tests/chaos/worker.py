@@ -13,6 +13,7 @@ from collections.abc import Callable
 from sqlalchemy import insert
 
 from conquiet import DbSession, Inbox
+from conquiet.db.inbox import Identified
 from conquiet.mq import (
     ConsumerConfig,
     MqMessage,
@@ -40,11 +41,11 @@ class PlannedError(Exception):
 class TellingInbox(Inbox):
     """An inbox that logs what it refuses: each is an effect that would have happened twice."""
 
-    def record(self, session: DbSession, *, stream: str, group: str, entry_id: str) -> str | None:
+    def record(self, session: DbSession, msg: Identified) -> str | None:
         """As the inbox does it."""
-        delivery = super().record(session, stream=stream, group=group, entry_id=entry_id)
+        delivery = super().record(session, msg)
         if delivery is None:
-            _log.info("%s %s of %s", SKIPPED, entry_id, stream)
+            _log.info("%s %s of %s", SKIPPED, msg.id, msg.stream)
         return delivery
 
 

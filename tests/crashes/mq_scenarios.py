@@ -11,7 +11,7 @@ from sqlalchemy import insert
 from conquiet import DbSession
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import QueueError
-from conquiet.mq import Producer
+from conquiet.mq import MqMessage, Producer
 from conquiet.mq.dead_letters.letters import DeadLetters
 from tests.crashes.mq_explorer import MqScenario
 from tests.crashes.mq_invariants import Name
@@ -84,11 +84,10 @@ def everything_that_the_dead_leave(site: MqSite) -> None:
     read = _read_by_the_dead(site, 5)
     for number in (1, 2):
         with DbSession(site.engine) as session:
-            stream = site.topic.keys.stream(0)
-            site.inbox.record(session, stream=stream, group=GROUP, entry_id=read[number - 1])
+            site.inbox.record(session, read[number - 1])
             session.execute(insert(effects), {"key": "a", "number": number, "attempt": 1})
-    _wait_for_retry(site, read[2], delay_ms=0)
-    _wait_for_retry(site, read[3], delay_ms=HOUR_MS + HOUR_MS // 2)
+    _wait_for_retry(site, read[2].id, delay_ms=0)
+    _wait_for_retry(site, read[3].id, delay_ms=HOUR_MS + HOUR_MS // 2)
     site.send(6)
 
 
@@ -97,7 +96,7 @@ def one_key_that_waits(site: MqSite) -> None:
     site.send(1, 2, key="a")
     site.send(1, key="b")
     read = _read_by_the_dead(site, 3)
-    _wait_for_retry(site, read[0], delay_ms=HOUR_MS + HOUR_MS // 2)
+    _wait_for_retry(site, read[0].id, delay_ms=HOUR_MS + HOUR_MS // 2)
     site.send(3, key="a")
     site.send(2, key="b")
 
@@ -106,7 +105,7 @@ def one_key_that_is_due(site: MqSite) -> None:
     """As above, but the retry is due: all of it is finished before the worker stops."""
     site.send(1, 2, key="a")
     site.send(1, key="b")
-    _wait_for_retry(site, _read_by_the_dead(site, 3)[0], delay_ms=0)
+    _wait_for_retry(site, _read_by_the_dead(site, 3)[0].id, delay_ms=0)
     site.send(3, key="a")
 
 
@@ -215,10 +214,10 @@ def _an_hour_ago() -> int:
     return time.time_ns() // 1_000_000 - HOUR_MS
 
 
-def _read_by_the_dead(site: MqSite, count: int) -> list[str]:
+def _read_by_the_dead(site: MqSite, count: int) -> list[MqMessage]:
     leased = site.acquire("dead", clock=_an_hour_ago)
     _, batch = leased.settle_and_read([], count)
-    return [msg.id for msg in batch.messages]
+    return list(batch.messages)
 
 
 def _wait_for_retry(site: MqSite, entry_id: str, *, delay_ms: int) -> None:

@@ -219,7 +219,7 @@ def _commit_without_ack(site: Site, messages: list[QueueMessage]) -> None:
     site.inbox.create_table(site.engine)
     for msg in messages:
         with DbSession(site.engine) as session:
-            site.inbox.record(session, stream=msg.stream, group=msg.group, entry_id=msg.id)
+            site.inbox.record(session, msg)
             site.handle(msg, session)
 
 

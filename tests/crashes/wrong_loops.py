@@ -50,7 +50,7 @@ def record_after_commit(site: Site) -> None:
     with DbSession(site.engine) as session:
         site.handle(msg, session)
     with DbSession(site.engine) as session:
-        site.inbox.record(session, stream=msg.stream, group=msg.group, entry_id=msg.id)
+        site.inbox.record(session, msg)
     site.queue.ack(msg)
 
 

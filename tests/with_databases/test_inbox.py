@@ -25,12 +25,12 @@ from tests.with_databases.tables import notes, write, write_id
 
 def record(db: Engine, inbox: Inbox, stream: str, group: str = "billing", entry_id: str = "1-1") -> bool:
     with DbSession(db) as session:
-        return inbox.record(session, stream=stream, group=group, entry_id=entry_id) is not None
+        return inbox.record(session, QueueMessage(stream, group, entry_id, {})) is not None
 
 
 def has(db: Engine, inbox: Inbox, stream: str, group: str = "billing", entry_id: str = "1-1") -> bool:
     with DbSession(db) as session:
-        return inbox.has(session, stream=stream, group=group, entry_id=entry_id)
+        return inbox.has(session, QueueMessage(stream, group, entry_id, {}))
 
 
 def grow_older(db: Engine, stream: str, age: timedelta) -> None:
@@ -129,7 +129,7 @@ def test_message_is_in_the_inbox_after_its_commit(db: Engine, inbox: Inbox, valk
 
 def test_message_of_a_failed_transaction_is_not_in_the_inbox(db: Engine, inbox: Inbox):
     def work(session: DbSession) -> None:
-        inbox.record(session, stream="orders", group="billing", entry_id="1-1")
+        inbox.record(session, QueueMessage("orders", "billing", "1-1", {}))
         raise ValueError("failed")
 
     with pytest.raises(ValueError, match="failed"):
@@ -174,9 +174,9 @@ def test_same_message_of_another_namespace_is_handled(db: Engine, valkey_queue: 
 
 def test_second_record_of_the_same_message_is_none(db: Engine, inbox: Inbox):
     with DbSession(db) as session:
-        first = inbox.record(session, stream="orders", group="billing", entry_id="1-1")
+        first = inbox.record(session, QueueMessage("orders", "billing", "1-1", {}))
         with session.connection.begin_nested() as savepoint:
-            second = inbox.record(session, stream="orders", group="billing", entry_id="1-1")
+            second = inbox.record(session, QueueMessage("orders", "billing", "1-1", {}))
             savepoint.rollback()
 
     assert first

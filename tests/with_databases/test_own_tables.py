@@ -8,7 +8,7 @@ from threading import Barrier
 import pytest
 from sqlalchemy import Engine, func, inspect, select, table
 
-from conquiet import DbSession, Inbox, Outbox
+from conquiet import DbSession, Inbox, Outbox, QueueMessage
 from tests.eventually import HANG_S
 from tests.with_databases.conftest import OpenDb
 from tests.with_databases.threads import Running
@@ -19,7 +19,7 @@ REFUSED = ["", "2box", "a box", "a-box", "public.box", 'a"box', "box;", "bóx", 
 def use(engine: Engine, box: Inbox | Outbox) -> None:
     with DbSession(engine) as session:
         if isinstance(box, Inbox):
-            box.record(session, stream="orders", group="billing", entry_id="1-1")
+            box.record(session, QueueMessage("orders", "billing", "1-1", {}))
         else:
             box.enqueue(session, "orders", {})
 

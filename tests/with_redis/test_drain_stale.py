@@ -16,6 +16,7 @@ from conquiet import (
     Inbox,
     MalformedEntryError,
     QueueError,
+    QueueMessage,
     drain_stale,
 )
 from conquiet.consume import dead_letter_stream
@@ -177,7 +178,7 @@ def test_a_committed_message_is_acked_instead_of_dead_lettered(make_queue, engin
     inbox = Inbox()
     inbox.create_table(engine)
     with DbSession(engine) as session:
-        inbox.record(session, stream=stream, group=GROUP, entry_id=done)
+        inbox.record(session, QueueMessage(stream, GROUP, done, {}, data=b'{"n":0}'))
 
     report = drain_stale(
         make_queue(), write_effect, engine, DrainLimits(max_messages=10, max_deliveries=3), inbox=inbox

@@ -25,8 +25,8 @@ class Message(Delivered, Protocol):
         """Deliveries so far, this one included."""
 
     @property
-    def original_id(self) -> str:
-        """The entry by which the inbox knows it: of a copy the one that it was made from."""
+    def identity(self) -> tuple[str, str]:
+        """By which the inbox knows it: where it is from and its name there, the same for every copy of it."""
 
 
 M = TypeVar("M", bound=Message)

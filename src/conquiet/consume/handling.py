@@ -102,7 +102,7 @@ class MessageHandling:
             return False
         try:
             with DbSession(self._connection or self._connect()) as session:
-                return self._inbox.has(session, **_inbox_key(msg))
+                return self._inbox.has(session, msg)
         except SQLAlchemyError as error:
             self.release()
             text = f"the inbox could not be asked for entry {msg.id}: {error}"
@@ -146,7 +146,7 @@ class MessageHandling:
         return self._connection
 
     def _record(self, inbox: Inbox, msg: Message, session: DbSession) -> None:
-        self._delivery = inbox.record(session, **_inbox_key(msg))
+        self._delivery = inbox.record(session, msg)
         if self._delivery is None:
             raise _FoundInInboxError
 
@@ -159,7 +159,7 @@ class MessageHandling:
             return
         try:
             with DbSession(self._engine) as session:
-                self._inbox.take_back(session, self._delivery, **_inbox_key(msg))
+                self._inbox.take_back(session, self._delivery, msg)
         except (ConquietError, SQLAlchemyError) as also:
             error.add_note(f"and the inbox could not be checked for a row of {msg.id}: {also}")
 
@@ -173,10 +173,6 @@ class _RolledBackError(Exception):
 
     def __init__(self, answer: Retry | DeadLetter) -> None:
         self.answer = answer
-
-
-def _inbox_key(msg: Message) -> dict[str, str]:
-    return {"stream": msg.stream, "group": msg.group, "entry_id": msg.original_id}
 
 
 def check_handler(handler: object, *, arguments: int | None = None) -> None:

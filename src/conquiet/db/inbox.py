@@ -6,12 +6,33 @@ import hashlib
 import time
 import uuid
 from datetime import timedelta
+from typing import Protocol
 
 from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, Text, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from conquiet.db.session import DbSession
 from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, visible_sql
+
+
+class Identified(Protocol):
+    """A message, as far as the inbox knows it."""
+
+    @property
+    def stream(self) -> str:
+        """The key of the stream."""
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+
+    @property
+    def id(self) -> str:
+        """The entry's id."""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Where it is from and its name there: the same for every delivery and every copy of it."""
 
 
 class Inbox:
@@ -45,7 +66,7 @@ class Inbox:
         """Create the table unless it exists; `run` and `drain` call it before their first message."""
         create_table(self._table, engine)
 
-    def record(self, session: DbSession, *, stream: str, group: str, entry_id: str) -> str | None:
+    def record(self, session: DbSession, msg: Identified) -> str | None:
         """Write the row, as the first statement of the transaction; `None` if it existed before.
 
         While another worker handles the same message this waits for its end. After `None` the transaction
@@ -53,11 +74,11 @@ class Inbox:
         """
         delivery = uuid.uuid4().hex
         row = {
-            "message_key": self._key(stream, group, entry_id),
+            "message_key": self._key(msg),
             "namespace": self.namespace,
-            "stream": stream,
-            "consumer_group": group,
-            "entry_id": entry_id,
+            "stream": msg.stream,
+            "consumer_group": msg.group,
+            "entry_id": msg.id,
             "delivery": delivery,
             "handled_at_ms": time.time_ns() // 1_000_000,
         }
@@ -67,16 +88,16 @@ class Inbox:
             return None
         return delivery
 
-    def take_back(self, session: DbSession, delivery: str, *, stream: str, group: str, entry_id: str) -> None:
+    def take_back(self, session: DbSession, delivery: str, msg: Identified) -> None:
         """Delete the row of a handling that failed, in case something committed it in spite of the guard."""
         columns = self._table.c
-        key = self._key(stream, group, entry_id)
-        session.execute(delete(self._table).where(columns.message_key == key, columns.delivery == delivery))
+        is_of_message = columns.message_key == self._key(msg)
+        session.execute(delete(self._table).where(is_of_message, columns.delivery == delivery))
 
-    def has(self, session: DbSession, *, stream: str, group: str, entry_id: str) -> bool:
+    def has(self, session: DbSession, msg: Identified) -> bool:
         """Whether the message was handled and committed."""
         key = self._table.c.message_key
-        statement = select(key).where(key == self._key(stream, group, entry_id))
+        statement = select(key).where(key == self._key(msg))
         return session.scalar(statement) is not None
 
     def purge(self, engine: Engine, older_than: timedelta) -> int:
@@ -95,8 +116,9 @@ class Inbox:
                 delete(self._table).where(self._table.c.handled_at_ms < cutoff_ms)
             ).rowcount
 
-    def _key(self, stream: str, group: str, entry_id: str) -> str:
+    def _key(self, msg: Identified) -> str:
+        place, name = msg.identity
         # Lengths first, so that ("a:b", "c") and ("a", "b:c") differ.
-        parts = (self.namespace, stream, group, entry_id)
+        parts = (self.namespace, place, msg.group, name)
         text = "".join(f"{len(part)}:{part}" for part in parts)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -188,9 +188,16 @@ class MqMessage:
         return Envelope.of(data, topic=self.topic, partition=self.partition, keeps_unknown=True)
 
     @property
+    def identity(self) -> tuple[str, str]:
+        """By which the inbox knows it: the topic and its envelope's id, the same for every copy of it."""
+        if self.envelope.id:
+            return self.topic, self.envelope.id
+        # What the plain queue has added has no envelope.
+        return QueueMessage(self.stream, self.group, self.id, {}, data=self.data).identity
+
+    @property
     def original_id(self) -> str:
-        """The entry by which the inbox knows it: of a copy for this group the one that it was made from."""
-        # A message that was replayed to all groups is new to each of them: some have handled its original.
+        """Its entry: of a copy for this group the one that it was made from."""
         return (self.envelope.original_id or self.id) if self.envelope.for_group is not None else self.id
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 from conquiet.errors import MalformedEntry, MalformedEntryError
@@ -32,9 +33,10 @@ class QueueMessage:
         return self.delivery_count
 
     @property
-    def original_id(self) -> str:
-        """The entry by which the inbox knows it: its own."""
-        return self.id
+    def identity(self) -> tuple[str, str]:
+        """By which the inbox knows it: the stream, and the entry's id with a digest of its data."""
+        # After a failover a new message may have the id of one that was lost.
+        return self.stream, f"{self.id}:{blake2b(self.data, digest_size=8).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)

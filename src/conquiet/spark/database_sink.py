@@ -89,9 +89,9 @@ class PartitionMessage:
     read: int = 0
 
     @property
-    def original_id(self) -> str:
-        """By which the inbox knows it."""
-        return self.id
+    def identity(self) -> tuple[str, str]:
+        """By which the inbox knows it: the batch and its partition."""
+        return self.stream, self.id
 
     @property
     def payload(self) -> Iterator[dict[str, Any]]:
