@@ -21,6 +21,7 @@ from conquiet.mq import (
     Topics,
     drain_partition,
 )
+from conquiet.mq.keys import TopicKeys
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.operations import diagnose, server_facts, take_samples, topic_facts
 from conquiet.queue import StreamWriter, peek_backlog
@@ -167,13 +168,24 @@ def mq_consumer(client) -> None:
         )
         consumer = PartitionConsumer(topic, f"{GROUP}-{mode}", handle, config=settings)
         run_until(consumer, partial(has_settled, topic, f"{GROUP}-{mode}", seen))
-        # They go with the ack, in one script.
-        keys = topic.keys
-        assert not any(client.hgetall(keys.failures(f"{GROUP}-{mode}", one)) for one in topic.partitions)
         seen.clear()
+    strict = ConsumerConfig(ordering="strict")
     for handler in (lambda msg: Retry(60_000), handle):  # the second owner meets retries that wait
         for partition in topic.partitions:
-            drain_partition(topic, partition, GROUP, handler, limits=DrainLimits(idle_ms=30))
+            drain_partition(topic, partition, GROUP, handler, limits=DrainLimits(idle_ms=30), config=strict)
+
+
+def check_mq_consumer(client) -> None:
+    """Failure records go with the ack, members leave, and each delayed message and copy was added once."""
+    keys = TopicKeys(TOPIC, "single")
+    for mode in ("in_place", "requeue"):
+        group = f"{GROUP}-{mode}"
+        assert not any(client.hgetall(keys.failures(group, one)) for one in range(2))
+        assert client.zcard(keys.members(group)) == 0
+    assert client.zcard(keys.delayed(0)) == client.hlen(keys.delayed_items(0)) == 0
+    entries = [fields[b"data"] for one in range(2) for _, fields in client.xrange(keys.stream(one))]
+    assert sum(b'"forGroup":"billing-requeue"' in data for data in entries) == 1
+    assert sum(b'"n":"delayed"' in data for data in entries) == 1
 
 
 def has_settled(topic, group: str, seen: list[object]) -> bool:

@@ -13,8 +13,11 @@ from sqlalchemy.exc import ResourceClosedError
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.hooks.server import Server
-from conquiet import EmbeddedServer, QueueError
-from conquiet.mq import Topics
+from conquiet import DrainLimits, EmbeddedServer, QueueError, drain
+from conquiet.mq import Message, Topics, drain_partition
+from conquiet.queue import open_client
+from tests.cli import roles
+from tests.cli.test_rights import LINES
 from tests.services import free_port
 
 
@@ -204,3 +207,36 @@ def test_lineage_knows_what_was_written_and_read(airflow_connection, stream, mon
         uri = f"redis+stream://127.0.0.1:{airflow_connection['port']}/{stream}"
         assert [output.asset.uri for output in collector.collected_assets.outputs] == [uri]
         assert [read.asset.uri for read in collector.collected_assets.inputs] == [uri]
+
+
+def test_the_users_of_the_security_page_are_enough_for_the_work_of_tasks(monkeypatch, engine):
+    """Each role's connection has its own line of docs/security.md, and nothing else."""
+    extra = {"db_url": engine.url.render_as_string(hide_password=False)}
+
+    def handle(msg, _session):
+        handled.append(msg.payload["n"])
+
+    handled: list[int] = []
+    with EmbeddedServer() as server, open_client(server.url) as everything:
+        Topics(everything).create(roles.TOPIC, 2)
+        fields = {"conn_type": "redis_streams", "host": "127.0.0.1", "port": server.port, "extra": extra}
+        for role, rules in LINES.items():
+            everything.execute_command("ACL", "SETUSER", role, "reset", "on", *rules.split())
+            connection = json.dumps(fields | {"login": role, "password": "PASSWORD"})
+            monkeypatch.setenv(f"AIRFLOW_CONN_{role.replace('-', '_').upper()}", connection)
+
+        with RedisStreamsHook("stream_producer") as hook:
+            assert len(hook.enqueue(roles.STREAM, [{"n": 1}, {"n": 2}], dedupe_id="run")) == 2
+        with RedisStreamsHook("stream_consumer") as hook, hook.engine() as database:
+            queue = hook.queue(roles.STREAM, roles.GROUP, "worker-1", block_ms=20)
+            assert drain(queue, handle, database, DrainLimits(idle_ms=50)).handled == 2
+            assert hook.backlog(roles.STREAM, roles.GROUP).pending == 0
+        with RedisStreamsHook("mq_producer") as hook:
+            messages = [Message(payload={"n": n}, partition=n % 2) for n in (3, 4)]
+            assert len(hook.send(roles.TOPIC, messages, dedupe_id="run")) == 2
+        with RedisStreamsHook("mq_consumer") as hook, hook.engine() as database:
+            for partition in hook.partitions(roles.TOPIC):
+                limits = DrainLimits(idle_ms=50)
+                drain_partition(hook.topic(roles.TOPIC), partition, roles.GROUP, handle, database, limits)
+
+    assert sorted(handled) == [1, 2, 3, 4]

@@ -19,6 +19,7 @@ from conquiet.mq.own.blocked_keys import BlockedKeys
 from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.metrics import PartitionMetrics
 from conquiet.mq.own.partition import Batch, LeasedPartition
+from conquiet.mq.own.settlement import SettlementRules
 from conquiet.queue.connection import longest_block_ms
 from conquiet.queue.message import entry_id_order
 
@@ -153,9 +154,7 @@ class PartitionChannel:
     def decide_malformed(self, entry: MalformedEntry) -> Settlement:
         """As `Channel.decide_malformed`: a dead letter with its bytes; a later version's is handed back."""
         self.in_flight[entry.id] = entry.delivery_count
-        return _left_if_later(self.partition, entry) or self._rules.for_malformed(
-            entry, self.where, _now_ms()
-        )
+        return _settlement_of_malformed(self.partition, self._rules, entry)
 
     def hand_back(self, queued: Sequence[MqMessage]) -> int:
         """As `Channel.hand_back`, with what is parked; the next owner begins with them."""
@@ -239,10 +238,12 @@ def _log_claimed(partition: LeasedPartition, entry_id: str) -> None:
     _log.warning(text, entry_id, partition, extra=partition.extra(message_id=entry_id))
 
 
-def _left_if_later(partition: LeasedPartition, entry: MalformedEntry) -> Settlement | None:
+def _settlement_of_malformed(
+    partition: LeasedPartition, rules: SettlementRules, entry: MalformedEntry
+) -> Settlement:
     count = entry.hand_back_count
     if count is None:
-        return None
+        return rules.for_malformed(entry, partition.where, _now_ms())
     emit("conquiet_mq_later_version_total", 1, *partition.labels)
     text, extra = "entry %s of %s stays pending for a consumer of a later version: %s", partition.extra
     _log.warning(text, entry.id, partition, entry.reason, extra=extra(message_id=entry.id))
