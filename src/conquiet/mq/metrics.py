@@ -24,7 +24,11 @@ _METRICS: dict[str, tuple[Callable[..., Metric], str, tuple[str, ...]]] = {
     "conquiet_mq_produced_total": (Counter, "Messages sent.", ("topic", "partition")),
     "conquiet_mq_consumed_total": (Counter, "Messages handed to a handler.", _PARTITION),
     "conquiet_mq_settled_total": (Counter, "Messages settled, by result.", (*_PARTITION, "result")),
-    "conquiet_mq_claimed_total": (Counter, "Messages taken over from earlier owners.", _PARTITION),
+    "conquiet_mq_claimed_total": (
+        Counter,
+        "Messages taken over from earlier owners and dead readers.",
+        _PARTITION,
+    ),
     "conquiet_mq_leases_acquired_total": (Counter, "Partitions acquired.", _PARTITION),
     "conquiet_mq_leases_lost_total": (Counter, "Partitions lost while owned.", _PARTITION),
     "conquiet_mq_fenced_total": (Counter, "Settlements refused: another owner has the message.", _PARTITION),

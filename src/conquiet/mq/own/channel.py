@@ -14,12 +14,12 @@ from conquiet.errors import LeaseLostError, MalformedEntry
 from conquiet.logs import MessageLog
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.envelope import MqMessage
-from conquiet.mq.metrics import emit
 from conquiet.mq.own.blocked_keys import BlockedKeys
 from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.metrics import PartitionMetrics
 from conquiet.mq.own.partition import Batch, LeasedPartition
 from conquiet.mq.own.settlement import SettlementRules
+from conquiet.mq.own.take_overs import TakeOvers, log_vanished
 from conquiet.queue.connection import longest_block_ms
 from conquiet.queue.message import entry_id_order
 
@@ -27,7 +27,7 @@ _log = MessageLog(logging.getLogger(__name__))
 
 
 class PartitionChannel:
-    """One owned partition: what earlier owners left, retries that are due, new messages.
+    """One owned partition: what earlier owners and dead readers left, retries that are due, new messages.
 
     Lives as long as its lease. One thread reads and settles; another one renews the lease and moves
     `lease_valid_until` on.
@@ -44,9 +44,7 @@ class PartitionChannel:
         self._blocked = BlockedKeys()
         #: Parked behind a message that another consumer has settled meanwhile.
         self._freed: list[MqMessage] = []
-        #: Where the take-over goes on; `None` before it has begun.
-        self._taken_until: str | None = None
-        self._has_taken_over = False
+        self._take_overs = TakeOvers(partition, config.claim_idle_ms)
         #: Monotonic time at which a retry may be due.
         self._next_due = 0.0
         longest = longest_block_ms(partition.topic.client, partition.stream) or config.block_ms
@@ -78,9 +76,13 @@ class PartitionChannel:
 
     def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch:
         """As `Channel.read`; never `None`: a partition has no end."""
-        if not self._has_taken_over:
+        if self._take_overs.is_due:
             self.settle(settled)
-            return self._take_over(size)
+            settled = ()
+            taken = self._take_over(size)
+            if taken or self._take_overs.has_more:
+                # All pages before anything else: what comes later in the stream is handled later.
+                return taken
         # In turn with new messages: retries that fail quickly must not keep them waiting.
         if self._freed or (not self._was_due and time.monotonic() >= self._next_due):
             self.settle(settled)
@@ -95,7 +97,7 @@ class PartitionChannel:
         batch = self._settle_and_read(settled, 0 if is_full else size)
         self.in_flight |= {msg.id: msg.delivery_count for msg in batch.messages}
         if not batch:
-            until_due_ms = int((self._next_due - time.monotonic()) * 1000)
+            until_due_ms = int((min(self._next_due, self._take_overs.next_at) - time.monotonic()) * 1000)
             block_ms = max(1, min(self._block_ms, until_due_ms, wait_ms or self._block_ms))
             if is_full:
                 time.sleep(block_ms / 1000)
@@ -158,7 +160,7 @@ class PartitionChannel:
 
     def hand_back(self, queued: Sequence[MqMessage]) -> int:
         """As `Channel.hand_back`, with what is parked; the next owner begins with them."""
-        messages = sorted((*queued, *self._freed, *self._blocked), key=lambda msg: entry_id_order(msg.id))
+        messages = sorted((*queued, *self._freed, *self._blocked), key=_order)
         settled = [
             Settlement("hand_back", msg.id, self.in_flight[msg.id], msg.delivery_count - 1)
             for msg in messages
@@ -179,19 +181,18 @@ class PartitionChannel:
         return str(self.partition)
 
     def _take_over(self, size: int) -> Batch:
-        page = self.partition.take_over(self._taken_until, size)
+        page = self._take_overs.take_page(size)
         self._metrics.count("conquiet_mq_claimed_total", len(page.batch.messages))
-        _log_vanished(self.partition, page.vanished)
         if self._config.ordering == "strict":
             for entry_id, key in zip(page.waiting, self.partition.keys_of(page.waiting), strict=True):
                 self._blocked.block(entry_id, key)
-        self._taken_until, self._has_taken_over = page.after, page.after is None
         self.in_flight |= {msg.id: msg.delivery_count - 1 for msg in page.batch.messages}
-        return page.batch
+        freed, self._freed = self._freed, []
+        return replace(page.batch, messages=sorted((*freed, *page.batch.messages), key=_order))
 
     def _take_due(self, size: int) -> Batch:
         due = self.partition.take_due(size)
-        _log_vanished(self.partition, due.vanished, due.unknown)
+        log_vanished(self.partition, due.vanished, due.unknown)
         # Nobody else schedules retries in an owned partition; an administrator may.
         until_due_s = 1.0 if due.next_due_ms is None else due.next_due_ms / 1000
         self._next_due = time.monotonic() + min(1.0, until_due_s)
@@ -250,17 +251,8 @@ def _settlement_of_malformed(
     return Settlement("hand_back", entry.id, entry.delivery_count, count, outcome="handed_back")
 
 
-def _log_vanished(partition: LeasedPartition, entry_ids: list[str], unknown: Sequence[str] = ()) -> None:
-    if unknown:
-        text = "the waiting set of %s has what is no entry's id, which is left there: %s"
-        _log.warning(text, partition, unknown, extra=partition.extra())
-    if entry_ids:
-        emit("conquiet_mq_vanished_total", len(entry_ids), *partition.labels)
-        _log.error(
-            "%d pending entries of %s were acked by others or are no longer in the stream: %s",
-            *(len(entry_ids), partition, entry_ids),
-            extra=partition.extra(message_id=entry_ids[0] if len(entry_ids) == 1 else None),
-        )
+def _order(msg: MqMessage) -> tuple[int, int]:
+    return entry_id_order(msg.id)
 
 
 def _now_ms() -> int:

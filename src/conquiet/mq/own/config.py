@@ -32,6 +32,9 @@ class ConsumerConfig:
     #: Names of consumers that are known to be dead, as earlier tries of the same task: their leases are taken
     #: at once instead of when they expire.
     take_over_from: tuple[str, ...] = ()
+    #: What another consumer of the group has pending in an owned partition for so long, as a reader that has
+    #: no lease and died, is taken over; the owner looks for it four times in this time.
+    claim_idle_ms: int = 60_000
     #: How long a partition stays with an owner that does not renew its lease.
     lease_ttl_ms: int = 15_000
     #: A handler that runs longer is logged and counted; it is never interrupted.
@@ -41,7 +44,7 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         check_name("consumer_name", self.consumer_name)
-        for name in ("lease_ttl_ms", "batch_size", "block_ms", "max_parked"):
+        for name in ("lease_ttl_ms", "batch_size", "block_ms", "max_parked", "claim_idle_ms"):
             check_positive_int(name, getattr(self, name))
         if isinstance(self.take_over_from, str) or self.consumer_name in self.take_over_from:
             raise ValueError(

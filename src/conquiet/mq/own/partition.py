@@ -103,10 +103,15 @@ class LeasedPartition:
         with self.topic.visible("XGROUP CREATE", group=self.group):
             create_group(self.topic.client, self.stream, self.group)
 
-    def take_over(self, after: str | None, count: int) -> TakeOver:
-        """Take one page of the pending entries, oldest first; each is counted when it begins."""
+    def take_over(self, after: str | None, count: int, min_idle_ms: int | None = None) -> TakeOver:
+        """Take one page of the pending entries, oldest first; each is counted when it begins.
+
+        Args:
+            min_idle_ms: take only what other consumers have, and have not touched for so long.
+        """
         start = "-" if after is None else f"({after}"
-        last, entries, waiting, vanished = self._fenced("take_over", start, count)
+        idle = "" if min_idle_ms is None else min_idle_ms
+        last, entries, waiting, vanished = self._fenced("take_over", start, count, idle)
         self._turn += bool(entries or vanished)
         return TakeOver(
             batch=self._batch(entries, is_taken=True),

@@ -20,7 +20,7 @@ if ARGV[5] == '1' then return 'replayed' end
 if #pending == 0 then
   -- Idle since 1970, as what was handed back: the next drain or claim takes it.
   redis.call('XCLAIM', KEYS[2], ARGV[3], 'replay', 0, ARGV[2], 'TIME', 0, 'RETRYCOUNT', 0, 'FORCE', 'JUSTID')
-  -- A consumer that owns the stream as a partition takes no pending entry but those whose retry is due.
+  -- A consumer that owns the stream as a partition takes it at once only as one whose retry is due.
   if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('ZADD', KEYS[5], 0, ARGV[2]) end
 end
 redis.call('XDEL', KEYS[1], ARGV[1])

@@ -1,9 +1,11 @@
 -- Takes one page of the partition's pending entries, whoever had them; entries that wait for their retry stay. Taking
 -- counts nothing: only 'begin' of settle_and_read does, so that who dies of an entry does not count for its neighbours.
+-- Of an owner that works already: only what other consumers have, and for so long that they are not alive.
 --
 -- KEYS[1] the lease   KEYS[2] the stream   KEYS[3] the waiting set   KEYS[4] the failures
 -- ARGV[1] the owner   ARGV[2] the epoch   ARGV[3] now, ms, or ''   ARGV[4] the group
 -- ARGV[5] the turn   ARGV[6] where to begin: '-' or '(' and an entry id   ARGV[7] how many
+-- ARGV[8] take what others have and was idle for so long, ms; '' to take all
 --
 -- Answers 'lost', 'repeated', or 'done' with the last id seen or '', entries, ids that wait, and ids that are gone.
 
@@ -11,9 +13,18 @@ local owner, group = ARGV[1], ARGV[4]
 local refused = refusal(now_ms(ARGV[3]))
 if refused then return refused end
 local last, entries, waiting, gone = '', {}, {}, {}
-for _, pending in ipairs(redis.call('XPENDING', KEYS[2], group, ARGV[6], '+', ARGV[7])) do
+local is_first = ARGV[8] == ''
+local page
+if is_first then
+  page = redis.call('XPENDING', KEYS[2], group, ARGV[6], '+', ARGV[7])
+else
+  page = redis.call('XPENDING', KEYS[2], group, 'IDLE', ARGV[8], ARGV[6], '+', ARGV[7])
+end
+for _, pending in ipairs(page) do
   last = pending[1]
-  if redis.call('ZSCORE', KEYS[3], last) then
+  if not is_first and pending[2] == owner then
+    -- In flight, parked, or waiting for its retry.
+  elseif redis.call('ZSCORE', KEYS[3], last) then
     waiting[#waiting + 1] = last
   else
     local entry = claim(KEYS[2], group, owner, last, pending[4], KEYS[4])
