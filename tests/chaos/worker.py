@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from sqlalchemy import insert
 
@@ -40,11 +41,11 @@ class PlannedError(Exception):
 class TellingInbox(Inbox):
     """An inbox that logs what it refuses: each is an effect that would have happened twice."""
 
-    def record(self, session: DbSession, *, stream: str, group: str, entry_id: str) -> str | None:
+    def record(self, session: DbSession, **message: Any) -> str | None:
         """As the inbox does it."""
-        delivery = super().record(session, stream=stream, group=group, entry_id=entry_id)
+        delivery = super().record(session, **message)
         if delivery is None:
-            _log.info("%s %s of %s", SKIPPED, entry_id, stream)
+            _log.info("%s %s of %s", SKIPPED, message["entry_id"], message["stream"])
         return delivery
 
 

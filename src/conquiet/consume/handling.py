@@ -146,7 +146,7 @@ class MessageHandling:
         return self._connection
 
     def _record(self, inbox: Inbox, msg: Message, session: DbSession) -> None:
-        self._delivery = inbox.record(session, **_inbox_key(msg))
+        self._delivery = inbox.record(session, is_redelivered=msg.attempt > 1, **_inbox_key(msg))
         if self._delivery is None:
             raise _FoundInInboxError
 
