@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 
 import pytest
 
@@ -226,3 +227,18 @@ def test_every_primary_of_a_cluster_is_looked_at(anywhere):
 
     subjects = {finding["subject"] for finding in ran.json["findings"] if finding["check"] == "version"}
     assert subjects == {f"127.0.0.1:{port}" for port in server.ports}
+
+
+def test_the_doctor_checks_the_database_of_the_handlers(anywhere, tmp_path):
+    database = tmp_path / "orders.db"
+    sqlite3.connect(database).close()
+    with EmbeddedServer() as server:
+        read_write = anywhere("doctor", "--url", server.url, "--database", f"sqlite:///{database}", "--json")
+        url = f"sqlite:///file:{database}?mode=ro&uri=true"
+        read_only = anywhere("doctor", "--url", server.url, "--database", url, "--json")
+
+    levels = [
+        next(finding["level"] for finding in ran.json["findings"] if finding["check"] == "database")
+        for ran in (read_write, read_only)
+    ]
+    assert levels == ["ok", "error"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -355,3 +355,102 @@ def test_message_whose_handler_committed_past_the_guard_and_failed_is_handled_ag
     report = drain(valkey_queue, write_id, db, DrainLimits(max_messages=1, on_error="raise"), inbox=Inbox())
 
     assert (report.handled, report.skipped, notes(db)) == (1, 0, [entry_id])
+
+
+def test_text_that_only_looks_like_transaction_control_is_executed(
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+):
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        session.connection.exec_driver_sql("INSERT INTO effects (note) VALUES ('shipped; end of story')")
+
+    valkey_queue.enqueue({})
+    consume_one(valkey_queue, handler, db, Inbox())
+
+    assert (pending(valkey_queue), notes(db)) == (0, ["shipped; end of story"])
+
+
+@only_on("sqlite", "postgres")
+def test_a_body_of_statements_is_executed(
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+):
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        insert_note = "INSERT INTO effects (note) VALUES ('by the body')"
+        if db.dialect.name == "sqlite":
+            trigger = f"CREATE TRIGGER copy AFTER INSERT ON accounts BEGIN {insert_note}; SELECT 1; END"
+            session.connection.exec_driver_sql(trigger)
+            session.execute(insert(accounts), {"id": 1, "balance": 0})
+            session.connection.exec_driver_sql("DROP TRIGGER copy")
+        else:
+            session.connection.exec_driver_sql(f"DO $$ BEGIN {insert_note}; END $$")
+
+    valkey_queue.enqueue({})
+    consume_one(valkey_queue, handler, db, Inbox())
+
+    assert (pending(valkey_queue), notes(db)) == (0, ["by the body"])
+
+
+@pytest.fixture
+def procedure(db: Engine) -> Iterator[Callable[[str], None]]:
+    """Makes the procedure `settle` with a body."""
+
+    def make(body: str) -> None:
+        with db.begin() as connection:
+            connection.exec_driver_sql(f"CREATE PROCEDURE settle() BEGIN {body} END")
+
+    yield make
+    with db.begin() as connection:
+        connection.exec_driver_sql("DROP PROCEDURE IF EXISTS settle")
+
+
+@only_on("mariadb")
+@pytest.mark.parametrize("writes_before", [True, False])
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_a_procedure_is_called_in_the_transaction(
+    db: Engine,
+    valkey_queue: RedisStreamsQueue,
+    procedure: Callable[[str], None],
+    writes_before: bool,
+    is_nested: bool,
+):
+    procedure("INSERT INTO effects (note) VALUES ('by the procedure'); SELECT 1;")
+
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        if writes_before:
+            write(session, "before")
+        if is_nested:
+            with suppress(ValueError), session.connection.begin_nested():
+                session.execute(text("CALL settle()")).all()
+                raise ValueError("undo the first call")
+        session.execute(text("CALL settle()")).all()
+
+    valkey_queue.enqueue({})
+    drain(valkey_queue, handler, db, DrainLimits(max_messages=1, on_error="raise"))
+
+    expected = ["before", "by the procedure"] if writes_before else ["by the procedure"]
+    assert (pending(valkey_queue), notes(db)) == (0, expected)
+
+
+@only_on("mariadb")
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK", "START TRANSACTION"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_procedure_that_ends_the_transaction_is_found_and_the_message_is_not_acked(
+    db: Engine,
+    valkey_queue: RedisStreamsQueue,
+    procedure: Callable[[str], None],
+    consume_one: ConsumeOne,
+    end: str,
+    is_first: bool,
+):
+    procedure(f"{end}; INSERT INTO effects (note) VALUES ('gone');")
+
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        if not is_first:
+            session.execute(insert(accounts), {"id": 1, "balance": 0})
+        session.execute(text("CALL settle()"))
+        write(session, "gone, too")
+
+    valkey_queue.enqueue({})
+    with pytest.raises(DbError, match="ended or undone before its commit"):
+        consume_one(valkey_queue, handler, db, Inbox())
+
+    assert (pending(valkey_queue), notes(db)) == (1, [])

@@ -14,7 +14,12 @@ from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Settlement
 from conquiet.consume.set_aside import SetAside
 from conquiet.consume.spans import Spans
 from conquiet.db import is_connection_lost, is_refused
-from conquiet.errors import CommitUnknownError, DatabaseUnavailableError, WriteRefusedError
+from conquiet.errors import (
+    CommitUnknownError,
+    DatabaseUnavailableError,
+    InboxRowLockedError,
+    WriteRefusedError,
+)
 from conquiet.logs import MessageLog
 from conquiet.tracing import active_traces
 
@@ -84,21 +89,20 @@ class Attempts(Generic[M]):
             DatabaseUnavailableError: that has lasted too long.
         """
         msg = self._channel.as_delivered(msg)
-        waits = "waits"
+        what, waits = "database unavailable, entry", "waits"
         # A stream's drain tolerates no outage, but one or two refused messages do not make one.
         is_outage = True
         if isinstance(error, WriteRefusedError):
             self._channel.set_aside(msg)
             waits = f"has waited for {self.aside.add(msg, error, self.handled_since):.1f} s"
             is_outage = self.database.max_s > 0 or self.aside.refused >= _REFUSED_IN_A_ROW
+            what = "inbox row locked, entry" if isinstance(error, InboxRowLockedError) else what
         else:
             queued.appendleft(msg)
         if self.database.failed() and is_outage:
             raise error
         extra = self._spans.log_fields(msg.id)
-        _log.warning(
-            "database unavailable, entry %s of %s %s: %s", msg.id, self._channel, waits, error, extra=extra
-        )
+        _log.warning("%s %s of %s %s: %s", what, msg.id, self._channel, waits, error, extra=extra)
 
     def take_due(self) -> list[M]:
         """What was set aside and is to be tried again, in order."""

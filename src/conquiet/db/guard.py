@@ -9,7 +9,6 @@ the inbox row of a message that was not handled.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from typing import Self
 from weakref import WeakSet
@@ -17,6 +16,7 @@ from weakref import WeakSet
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import ExceptionContext
 
+from conquiet.db.statements import effect_on_transaction
 from conquiet.errors import DbError
 
 _LIBPQ_IDLE = 0
@@ -25,20 +25,7 @@ _LIBPQ_IN_ERROR = 3
 #: statement; ER_LOCK_WAIT_TIMEOUT does where the server is set so.
 _MYSQL_UNDOES_ALL = {(1213,), (1206,), (1020,), (1205,)}
 
-_LEAD = r"(?:\s|;|\(|--[^\n]*\n|\#[^\n]*\n|/\*.*?\*/)*"
-_ENDING = (
-    r"(?:commit|end|abort|begin|start\s+transaction|prepare\s+transaction|xa|"
-    r"rollback(?!\s+(?:\w+\s+)?to\b))\b"
-)
-_ENDS_TRANSACTION = re.compile(_LEAD + _ENDING, re.IGNORECASE | re.DOTALL)
-_ENDS_BEHIND_ANOTHER = re.compile(r";" + _LEAD + _ENDING, re.IGNORECASE | re.DOTALL)
-_MYSQL_COMMITS = re.compile(
-    _LEAD
-    + r"(?:alter|analyze|cache|call|check|create(?!\s+temporary)|drop(?!\s+temporary)|flush|grant|install|"
-    r"load\s+index|lock\s+tables?|optimize|rename|repair|reset|revoke|set\b.*\bautocommit|set\s+password|"
-    r"truncate|uninstall|unlock)\b",
-    re.IGNORECASE | re.DOTALL,
-)
+_SAVEPOINT = "conquiet_guard"
 
 _watched: WeakSet[Engine] = WeakSet()
 
@@ -46,7 +33,7 @@ _watched: WeakSet[Engine] = WeakSet()
 class TransactionGuard:
     """Watches one transaction from its beginning to its end, and detects when it was ended before."""
 
-    __slots__ = ("_dbapi_connection", "connection", "has_executed", "is_undone")
+    __slots__ = ("_dbapi_connection", "_has_savepoint", "connection", "has_executed", "is_undone")
 
     #: By the id of the DBAPI connection: some pools give the same one to several `Connection`s.
     open: dict[int, TransactionGuard] = {}  # noqa: RUF012 -- shared on purpose
@@ -57,6 +44,7 @@ class TransactionGuard:
         self._dbapi_connection = connection.connection.dbapi_connection
         self.is_undone = False
         self.has_executed = False
+        self._has_savepoint = False
 
     @classmethod
     def begin(cls, connection: Connection) -> Self:
@@ -89,8 +77,32 @@ class TransactionGuard:
         Raises:
             DbError: the database or the handler ended it.
         """
+        self.check_savepoint()
         if self.is_undone or self._is_ended():
             raise DbError("the handler's transaction was ended or undone before its commit")
+
+    def set_savepoint(self) -> None:
+        """Mark the transaction before a statement that may end it on the server, as a MySQL procedure can."""
+        if not self._has_savepoint:
+            self._execute(f"SAVEPOINT {_SAVEPOINT}")
+            self._has_savepoint = True
+
+    def check_savepoint(self) -> None:
+        """Note it if the transaction with the mark was ended: its savepoints are gone with it."""
+        if self._has_savepoint:
+            self._has_savepoint = False
+            try:
+                self._execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+            except self.connection.dialect.loaded_dbapi.Error:
+                self.is_undone = True
+
+    def _execute(self, statement: str) -> None:
+        assert self._dbapi_connection is not None  # noqa: S101 -- for mypy: the transaction is open
+        cursor = self._dbapi_connection.cursor()
+        try:
+            cursor.execute(statement)
+        finally:
+            cursor.close()
 
     def _is_ended(self) -> bool:
         if isinstance(self._dbapi_connection, sqlite3.Connection):
@@ -160,10 +172,19 @@ def _refuse_end(connection: Connection, _cursor: object, statement: str, *_rest:
     if guard is None:
         return
     guard.has_executed = True
-    if _ENDS_TRANSACTION.match(statement) or (";" in statement and _ENDS_BEHIND_ANOTHER.search(statement)):
+    is_mysql = connection.dialect.name in ("mysql", "mariadb")
+    effect = effect_on_transaction(statement, is_mysql)
+    if effect is None:
+        return
+    if effect == "controls":
         raise DbError(f"a handler must not begin or end transactions: {statement:.60}")
-    if connection.dialect.name in ("mysql", "mariadb") and _MYSQL_COMMITS.match(statement):
+    if effect == "commits":
         raise DbError(f"this statement would commit the handler's transaction: {statement:.60}")
+    if effect == "may end":
+        guard.set_savepoint()
+    else:
+        # Ours is gone with an earlier one of the handler's.
+        guard.check_savepoint()
 
 
 def _note_undone(context: ExceptionContext) -> None:

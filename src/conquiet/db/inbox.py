@@ -9,10 +9,14 @@ from datetime import timedelta
 from typing import Protocol
 
 from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, Text, delete, insert, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from conquiet.arguments import check_positive_int
+from conquiet.db.lock_timeout import lock_timeout
+from conquiet.db.outages import is_lock_timeout
 from conquiet.db.session import DbSession
 from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, visible_sql
+from conquiet.errors import InboxRowLockedError
 
 
 class Identified(Protocol):
@@ -31,6 +35,10 @@ class Identified(Protocol):
         """The entry's id."""
 
     @property
+    def attempt(self) -> int:
+        """Deliveries so far, this one included."""
+
+    @property
     def identity(self) -> tuple[str, str]:
         """Where it is from and its name there: the same for every delivery and every copy of it."""
 
@@ -38,14 +46,19 @@ class Identified(Protocol):
 class Inbox:
     """Records which messages were handled; a redelivered one is acked without its handler.
 
-    `namespace` distinguishes servers whose streams have the same names but share one database.
+    `namespace` distinguishes servers whose streams have the same names but share one database. A redelivered
+    message waits up to `lock_timeout_s` for a worker that is still in the middle of it, or was frozen there.
     """
 
-    def __init__(self, *, table: str = "conquiet_inbox", namespace: str = "") -> None:
+    def __init__(
+        self, *, table: str = "conquiet_inbox", namespace: str = "", lock_timeout_s: int = 10
+    ) -> None:
         check_table_name(table)
+        check_positive_int("lock_timeout_s", lock_timeout_s)
         if not isinstance(namespace, str):
             raise TypeError(f"namespace must be a str, not {namespace!r}")
         self.namespace = namespace
+        self.lock_timeout_s = lock_timeout_s
         self._table = Table(
             table,
             MetaData(),
@@ -69,8 +82,12 @@ class Inbox:
     def record(self, session: DbSession, msg: Identified) -> str | None:
         """Write the row, as the first statement of the transaction; `None` if it existed before.
 
-        While another worker handles the same message this waits for its end. After `None` the transaction
-        must be left by an exception. Returns the name of this delivery, for `take_back`.
+        While another worker handles the same message this waits for its end: of a redelivered one no longer
+        than `lock_timeout_s`. After `None` the transaction must be left by an exception. Returns the name of
+        this delivery, for `take_back`.
+
+        Raises:
+            InboxRowLockedError: the other transaction has not ended in time.
         """
         delivery = uuid.uuid4().hex
         row = {
@@ -83,9 +100,22 @@ class Inbox:
             "handled_at_ms": time.time_ns() // 1_000_000,
         }
         try:
-            session.execute(self._insert, row)
+            if msg.attempt > 1:
+                # Only then can another worker be in the middle of it; it costs round trips.
+                with lock_timeout(session, self.lock_timeout_s):
+                    session.execute(self._insert, row)
+            else:
+                session.execute(self._insert, row)
         except IntegrityError:
             return None
+        except DBAPIError as error:
+            if is_lock_timeout(error):
+                raise InboxRowLockedError(
+                    f"the inbox row of entry {msg.id} of stream {msg.stream!r}, group {msg.group!r}, is locked by "
+                    "another transaction: its worker is still handling the message, or is frozen. It is free "
+                    "when that transaction ends; `conquiet doctor --database` finds such sessions"
+                ) from error
+            raise
         return delivery
 
     def take_back(self, session: DbSession, delivery: str, msg: Identified) -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
+from conquiet.operations.database import DatabaseFacts, check_database
 from conquiet.operations.facts import GroupFacts, ServerFacts, TopicFacts
-
-#: "ok": as it should be. "note": good to know. "warning": will cost something. "error": can lose messages, or
-#: conquiet does not work.
-Level = Literal["ok", "note", "warning", "error"]
+from conquiet.operations.findings import Finding, Level
 
 _LEVELS: tuple[Level, ...] = ("ok", "note", "warning", "error")
 _OLDEST_SERVER = (6, 2)
@@ -23,26 +19,16 @@ _MANY_EMPTY_CONSUMERS = 20
 _LONG_STREAM = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One result of one check."""
-
-    level: Level
-    #: A stable name such as "eviction", for scripts.
-    check: str
-    #: The server's address, or `topic/group`.
-    subject: str
-    text: str
-    #: `None` if there is nothing to do.
-    to_do: str | None = None
-
-
 def worst_level(findings: Iterable[Finding]) -> Level:
     """The worst level of all; "ok" of none."""
     return max((finding.level for finding in findings), key=_LEVELS.index, default="ok")
 
 
-def diagnose(servers: Sequence[ServerFacts], topics: Sequence[TopicFacts] = ()) -> list[Finding]:
+def diagnose(
+    servers: Sequence[ServerFacts],
+    topics: Sequence[TopicFacts] = (),
+    databases: Sequence[DatabaseFacts] = (),
+) -> list[Finding]:
     """Every check over every fact; a check that finds nothing wrong has a finding, too."""
     findings: list[Finding] = []
     for server in servers:
@@ -54,6 +40,8 @@ def diagnose(servers: Sequence[ServerFacts], topics: Sequence[TopicFacts] = ()) 
             problems += check_group(topic, group)
         groups = f"{len(topic.groups)} group{'s' if len(topic.groups) != 1 else ''}"
         findings += problems or [Finding("ok", "groups", topic.name, f"{groups}, all well")]
+    for database in databases:
+        findings += check_database(database)
     return findings
 
 

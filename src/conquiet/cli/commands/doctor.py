@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from conquiet.cli.context import CommandContext
+from conquiet.cli.drains import Database
 from conquiet.cli.exits import ExitCode
 from conquiet.cli.values import Names
 from conquiet.masking import mask
@@ -13,18 +14,19 @@ _CODES = {"ok": ExitCode.DONE, "note": ExitCode.DONE, "warning": ExitCode.WARNIN
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 
 
-def doctor(context: CommandContext, names: Names = None) -> int:
-    """Find what can lose or delay messages: the server, its clock, groups and consumers.
+def doctor(context: CommandContext, names: Names = None, database: Database = None) -> int:
+    """Find what can lose or delay messages: the server, its clock, groups, consumers, the handlers' database.
 
     The exit code is that of the worst finding: 0 for ok and notes, 8 for warnings, 1 for errors.
     """
     from conquiet.mq import Topics
-    from conquiet.operations import diagnose, server_facts, topic_facts, worst_level
+    from conquiet.operations import database_facts, diagnose, server_facts, topic_facts, worst_level
 
-    with context.client() as client:
+    with context.client() as client, context.engine(database) as engine:
         servers = server_facts(client)
         wanted = names or Topics(client).names()
-        findings = diagnose(servers, [topic_facts(client, name) for name in wanted])
+        databases = [] if engine is None else [database_facts(engine)]
+        findings = diagnose(servers, [topic_facts(client, name) for name in wanted], databases)
     worst = worst_level(findings)
 
     def print_findings() -> None:

@@ -14,6 +14,7 @@ from conquiet.errors import LeaseLostError, MalformedEntry
 from conquiet.logs import MessageLog
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.envelope import MqMessage
+from conquiet.mq.metrics import emit
 from conquiet.mq.own.blocked_keys import BlockedKeys
 from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.metrics import PartitionMetrics
