@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, text
 
-from conquiet import DbSession, DrainLimits, Inbox, drain_stale
+from conquiet import DbSession, DrainLimits, Inbox, QueueMessage, drain_stale
+from conquiet.db.inbox import Identified
 from conquiet.errors import DatabaseUnavailableError, InboxRowLockedError
-from conquiet.mq import Producer, RetryPolicy, Topics
+from conquiet.mq import MqMessage, Producer, RetryPolicy, Topics
+from conquiet.mq.envelope import Envelope
 from conquiet.operations import database_facts
 from conquiet.operations.database import check_database
 from tests.eventually import eventually
@@ -25,12 +28,12 @@ pytestmark = only_on("postgres", "mariadb")
 
 
 @contextmanager
-def frozen(db: Engine, stream: str, group: str, entry_id: str) -> Iterator[None]:
-    """A worker that has written the inbox row of an entry and does not go on; in the end its session ends."""
+def frozen(db: Engine, msg: Identified) -> Iterator[None]:
+    """A worker that has written the inbox row of a message and does not go on; in the end its session ends."""
     Inbox().create_table(db)
     try:
         with DbSession(db) as session:
-            assert Inbox().record(session, stream=stream, group=group, entry_id=entry_id)
+            assert Inbox().record(session, msg)
             yield
             raise _KilledError
     except _KilledError:
@@ -50,11 +53,11 @@ def own_setting(db: Engine) -> str:
 def test_a_drain_handles_the_others_and_ends_with_an_error_that_names_the_message(db, open_db, open_queue):
     queue = open_queue("frozen")
     first, second = queue.enqueue_many([{}, {}])
-    queue.read(50, 2)
+    msg, _ = queue.read(50, 2)
     successor, limits = open_queue("successor"), DrainLimits(idle_ms=50, max_deliveries=2)
     inbox = Inbox(lock_timeout_s=1)
 
-    with frozen(open_db(), queue.config.stream_key, "billing", first):
+    with frozen(open_db(), msg):
         for _ in range(2):
             with pytest.raises(InboxRowLockedError, match=first):
                 drain_stale(successor, write_id, db, limits, min_idle_ms=0, inbox=inbox)
@@ -72,6 +75,9 @@ def test_a_consumer_goes_on_with_the_others_and_the_message_stays_the_same_attem
     ids = Producer(valkey).send_many(topic.name, [{"n": n} for n in range(10)])
     valkey.xgroup_create(stream, GROUP, "0")
     valkey.xreadgroup(GROUP, "frozen", {stream: ">"}, count=1)
+    ((_, fields),) = valkey.xrange(stream, ids[0], ids[0])
+    envelope = Envelope.of(json.loads(fields[b"data"]), topic=topic.name, partition=0)
+    msg = MqMessage(topic.name, GROUP, 0, ids[0], 1, envelope, 1, stream)
     attempts = []
 
     def handle(msg, session):
@@ -80,7 +86,7 @@ def test_a_consumer_goes_on_with_the_others_and_the_message_stays_the_same_attem
 
     consumers = Consumers()
     try:
-        with frozen(open_db(), stream, GROUP, ids[0]):
+        with frozen(open_db(), msg):
             config = quick(retry=RetryPolicy(max_attempts=2), lease_ttl_ms=60_000)
             consumers(topic, handle, engine=db, inbox=Inbox(lock_timeout_s=1), config=config)
             eventually(lambda: [*pending(topic)] == ids[:1] and len(attempts) == 9)
@@ -96,21 +102,21 @@ def test_a_consumer_goes_on_with_the_others_and_the_message_stays_the_same_attem
 
 def test_the_lock_timeout_is_that_of_the_inbox_alone(db, open_db):
     before, inbox, within = own_setting(db), Inbox(lock_timeout_s=1), []
-    place = {"stream": "orders", "group": "billing"}
+    locked, free = (QueueMessage("orders", "billing", entry_id, {}, 2) for entry_id in ("1-1", "1-2"))
     name = "SELECT @@innodb_lock_wait_timeout" if is_mariadb(db) else "SHOW lock_timeout"
 
-    with frozen(open_db(), "orders", "billing", "1-1"):
+    with frozen(open_db(), locked):
         with pytest.raises(DatabaseUnavailableError), DbSession(db) as session:
-            inbox.record(session, entry_id="1-1", is_redelivered=True, **place)
+            inbox.record(session, locked)
         with DbSession(db) as session:
-            inbox.record(session, entry_id="1-2", is_redelivered=True, **place)
+            inbox.record(session, free)
             within.append(str(session.scalar(text(name))))
 
     assert [*within, own_setting(db)] == [before, before]
 
 
 def test_the_doctor_finds_a_session_that_has_an_inbox_row_locked_and_does_nothing(db, open_db):
-    with frozen(open_db(), "orders", "billing", "1-1"):
+    with frozen(open_db(), QueueMessage("orders", "billing", "1-1", {})):
         # MariaDB shows a list of transactions that is up to a moment old.
         eventually(lambda: database_facts(db).idle_sessions, every_s=0.2)
         facts = database_facts(db)
