@@ -29,7 +29,7 @@ pytestmark = only_on("postgres", "mariadb")
 
 @contextmanager
 def frozen(db: Engine, msg: Identified) -> Iterator[None]:
-    """A worker that has written the inbox row of a message and does not go on; in the end its session ends."""
+    """A worker that has written the inbox row and does not go on; in the end its session ends."""
     Inbox().create_table(db)
     try:
         with DbSession(db) as session:
@@ -77,7 +77,16 @@ def test_a_consumer_goes_on_with_the_others_and_the_message_stays_the_same_attem
     valkey.xreadgroup(GROUP, "frozen", {stream: ">"}, count=1)
     ((_, fields),) = valkey.xrange(stream, ids[0], ids[0])
     envelope = Envelope.of(json.loads(fields[b"data"]), topic=topic.name, partition=0)
-    msg = MqMessage(topic.name, GROUP, 0, ids[0], 1, envelope, 1, stream)
+    msg = MqMessage(
+        topic=topic.name,
+        group=GROUP,
+        partition=0,
+        id=ids[0],
+        attempt=1,
+        envelope=envelope,
+        delivery_count=1,
+        stream=stream,
+    )
     attempts = []
 
     def handle(msg, session):

@@ -111,9 +111,9 @@ class Inbox:
         except DBAPIError as error:
             if is_lock_timeout(error):
                 raise InboxRowLockedError(
-                    f"the inbox row of entry {msg.id} of stream {msg.stream!r}, group {msg.group!r}, is locked "
-                    "by another transaction: its worker is still handling the message, or is frozen. It is free "
-                    "when that transaction ends; `conquiet doctor --database` finds such sessions"
+                    f"the inbox row of entry {msg.id} of stream {msg.stream!r}, group {msg.group!r}, is "
+                    "locked by another transaction: its worker is still handling the message, or is frozen. "
+                    "It is free when that transaction ends; `conquiet doctor --database` finds such sessions"
                 ) from error
             raise
         return delivery
