@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conquiet.mq import MqAdmin, Retry, TopicError
+from conquiet.mq import MqAdmin, Retry, RetryPolicy, TopicError, drain_partition
 from conquiet.mq.own.leases import LeaseStore
 from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import Hand
@@ -175,3 +175,25 @@ def test_a_group_with_live_members_is_not_deleted(topic, admin):
         admin.delete_group(topic.name, GROUP)
 
     assert len(admin.groups(topic.name)) == 1
+
+
+def test_a_drain_and_a_consumer_leave_no_name_behind(topic, send, start):
+    send(1)
+    for number in range(3):
+        drain_partition(topic, 0, GROUP, lambda _msg: None, config=quick(consumer_name=f"run-{number}"))
+    running = start(topic, lambda _msg: None, config=quick(consumer_name="worker"))
+    eventually(lambda: running.consumer.owned == [0])
+    start.end()
+
+    assert consumers(topic) == []
+
+
+def test_a_name_with_something_pending_stays_until_that_is_finished(topic, send, start):
+    send(1)
+    config = quick(
+        consumer_name="failing", retry=RetryPolicy(base_delay_ms=100_000_000, max_delay_ms=100_000_000)
+    )
+    drain_partition(topic, 0, GROUP, lambda _msg: Retry(reason="later"), config=config)
+
+    assert consumers(topic) == ["failing"]
+    assert len(pending(topic)) == 1

@@ -76,7 +76,9 @@ class LeaseStore:
 
     def release(self, lease: Lease) -> bool:
         """Release the lease; `False` if it was lost before."""
-        return self._change("release_lease", lease, [self._topic.keys.lease(self._group, lease.partition)])
+        keys = self._topic.keys
+        own = [keys.lease(self._group, lease.partition), keys.stream(lease.partition)]
+        return self._change("release_lease", lease, own, self._group)
 
     def heartbeat(self, member: str, ttl_ms: int) -> list[str]:
         """Renew a membership in the group, and return the live members; `ttl_ms` 0 leaves the group."""
