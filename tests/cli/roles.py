@@ -85,6 +85,7 @@ def leave_stream_consumers(client) -> None:
     drain(
         queue_of(client, "gone"), give_up, create_engine("sqlite://"), DrainLimits(max_messages=3, idle_ms=50)
     )
+    client.execute_command("XGROUP", "CREATECONSUMER", STREAM, GROUP, "gone")
     # The stream is also consumed as a partition.
     assert LeaseStore(Topics(client).open(STREAM), GROUP).acquire(0, "worker-1", 60_000) is not None
 
@@ -176,12 +177,13 @@ def mq_consumer(client) -> None:
 
 
 def check_mq_consumer(client) -> None:
-    """Failure records go with the ack, members leave, and each delayed message and copy was added once."""
+    """Failure records go with the ack, members and names leave, each delayed message and copy was added once."""
     keys = TopicKeys(TOPIC, "single")
     for mode in ("in_place", "requeue"):
         group = f"{GROUP}-{mode}"
         assert not any(client.hgetall(keys.failures(group, one)) for one in range(2))
         assert client.zcard(keys.members(group)) == 0
+        assert not any(client.xinfo_consumers(keys.stream(one), group) for one in range(2))
     assert client.zcard(keys.delayed(0)) == client.hlen(keys.delayed_items(0)) == 0
     entries = [fields[b"data"] for one in range(2) for _, fields in client.xrange(keys.stream(one))]
     assert sum(b'"forGroup":"billing-requeue"' in data for data in entries) == 1

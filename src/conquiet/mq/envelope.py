@@ -56,7 +56,7 @@ class _Ids:
         return f"{self._prefix}-{next(self._numbers):x}"
 
 
-_new_id = _Ids()
+new_id = _Ids()
 
 
 # Not frozen, as one is made for every message sent and read: that would triple what it costs.
@@ -67,7 +67,7 @@ class Envelope:
     topic: str
     payload: Payload
     partition: int
-    id: str = field(default_factory=lambda: _new_id())
+    id: str = field(default_factory=lambda: new_id())
     key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     timestamp_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)

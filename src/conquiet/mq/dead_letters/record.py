@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conquiet.errors import TopicError
-from conquiet.mq.envelope import Envelope, check_envelope
+from conquiet.mq.envelope import Envelope, check_envelope, new_id
 from conquiet.payload import Payload, decode_payload
 
 #: Field names and values as they came, in their order.
@@ -113,7 +113,10 @@ class DeadLetterRecord:
             )
         if self.partition is None or (self.group is None and not to_all_groups):
             raise self.refusal("it lacks its partition and group")
+        # For all groups it is a new message: to those that have handled its original, too.
+        is_new = to_all_groups and self.envelope.id
         return self.envelope.copied(
+            id=new_id() if is_new else self.envelope.id,
             attempt=0,
             failure=None,
             original_id=self.original_id,
