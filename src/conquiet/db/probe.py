@@ -31,8 +31,11 @@ def _is_read_only(connection: Connection) -> bool:
             return str(connection.scalar(text("SELECT @@global.read_only"))) not in ("0", "OFF")
     driver = connection.connection.dbapi_connection
     if isinstance(driver, sqlite3.Connection) and not driver.in_transaction:
-        # Takes the one write lock, and is refused where the file cannot be written.
+        # It takes the one write lock; in a read-only file it does not fail, and only the write does.
         driver.execute("BEGIN IMMEDIATE")
-        driver.rollback()
-        return bool(driver.execute("PRAGMA query_only").fetchone()[0])
+        try:
+            version = driver.execute("PRAGMA user_version").fetchone()[0]
+            driver.execute(f"PRAGMA user_version = {version:d}")
+        finally:
+            driver.rollback()
     return False
