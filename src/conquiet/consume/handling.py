@@ -142,9 +142,9 @@ class MessageHandling:
             _log.warning("the inbox could not be purged, it is tried again in %.0f s: %s", wait_s, error)
         self._next_purge = time.monotonic() + wait_s
 
-    def is_database_unavailable(self, *, for_writes: bool = False) -> bool:
+    def is_database_unavailable(self) -> bool:
         """Whether the database cannot be used now; never without one."""
-        return self._engine is not None and is_unavailable(self._engine, for_writes=for_writes)
+        return self._engine is not None and is_unavailable(self._engine)
 
     def create_inbox_table(self) -> None:
         """Create the table of the inbox, if there is one, unless it is there."""

@@ -1,4 +1,4 @@
-"""Asks a database that has refused a write whether it refuses all of them."""
+"""Asks a database that has failed one message whether it would fail all of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 
-def is_unavailable(engine: Engine, *, for_writes: bool) -> bool:
-    """Whether no working connection can be had now, or with `for_writes` only one that cannot write."""
+def is_unavailable(engine: Engine) -> bool:
+    """Whether no connection can be had now that can write."""
     try:
         with engine.connect() as connection:
             connection.scalar(select(1))
-            is_refusing = for_writes and _is_read_only(connection)
+            is_refusing = _is_read_only(connection)
             if is_refusing:
                 # It may be one to what was the primary before a failover: the pool must not keep it.
                 connection.invalidate()
