@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -230,3 +232,26 @@ def test_a_handler_that_ends_the_process_is_reported_and_exits_with_1(run, strea
     assert ran.code == 1
     assert "SystemExit" in ran.err
     assert (ran.json["failed"], ran.json["read"]) == (1, 3)
+
+
+def test_a_drain_purges_the_inbox_of_what_is_older_than_asked_for(run, stream, tmp_path):
+    url = f"sqlite:///{tmp_path}/orders.db"
+    run("enqueue", stream, '{"n": 1}')
+    drain(run, stream, "accept", "--database", url, "--inbox")
+    with closing(sqlite3.connect(tmp_path / "orders.db")) as connection:
+        connection.execute("UPDATE conquiet_inbox SET handled_at_ms = 1")
+        connection.commit()
+
+    ran = drain(run, stream, "accept", "--database", url, "--inbox", "--inbox-keep", "30d", "--json")
+
+    with closing(sqlite3.connect(tmp_path / "orders.db")) as connection:
+        (left,) = connection.execute("SELECT count(*) FROM conquiet_inbox").fetchone()
+    assert (ran.code, left) == (0, 0)
+
+
+def test_a_time_to_keep_the_inbox_needs_an_inbox(run, stream, tmp_path):
+    run("enqueue", stream, '{"n": 1}')
+
+    ran = drain(run, stream, "accept", "--database", f"sqlite:///{tmp_path}/orders.db", "--inbox-keep", "30d")
+
+    assert (ran.code, "--inbox-keep is for --inbox" in ran.err) == (2, True)

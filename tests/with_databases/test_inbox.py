@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import redis
@@ -275,3 +276,73 @@ def test_inboxes_of_two_tables_know_nothing_of_each_other(db: Engine, inbox: Inb
     record(db, inbox, "orders")
 
     assert not has(db, other, "orders")
+
+
+def test_a_drain_purges_what_is_older_than_the_inbox_keeps(
+    db: Engine, inbox: Inbox, valkey_queue: RedisStreamsQueue
+):
+    for stream in ("old", "young"):
+        record(db, inbox, stream)
+    grow_older(db, "old", timedelta(days=31))
+    grow_older(db, "young", timedelta(days=29))
+
+    limits = DrainLimits(idle_ms=50)
+    drain(valkey_queue, write_id, db, limits, inbox=inbox)
+    kept = has(db, inbox, "old")
+    drain(valkey_queue, write_id, db, limits, inbox=Inbox(keep_for=timedelta(days=30)))
+
+    assert (kept, has(db, inbox, "old"), has(db, inbox, "young")) == (True, False, True)
+
+
+def test_a_running_consumer_purges_in_steps_between_its_messages(
+    db: Engine, inbox: Inbox, valkey_queue: RedisStreamsQueue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("conquiet.db.inbox.PURGE_STEP", 2)
+    monkeypatch.setattr("conquiet.consume.handling.PURGE_STEP", 2)
+    monkeypatch.setattr("conquiet.consume.handling._NEXT_PURGE_S", 0.0)
+    for number in range(5):
+        record(db, inbox, "old", entry_id=f"1-{number}")
+    grow_older(db, "old", timedelta(days=2))
+    consumer = QueueConsumer(valkey_queue)
+    left = []
+
+    def count(msg: QueueMessage, session: DbSession) -> None:
+        left.append(session.scalar(text("SELECT count(*) FROM conquiet_inbox WHERE stream = 'old'")))
+        if msg.payload["n"] == 3:
+            consumer.stop()
+
+    valkey_queue.enqueue_many([{"n": n} for n in range(4)])
+    consumer.run(handler=count, engine=db, inbox=Inbox(keep_for=timedelta(days=1)))
+
+    assert left == [3, 1, 0, 0]
+
+
+def test_purge_goes_in_steps_to_the_end(db: Engine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("conquiet.db.inbox.PURGE_STEP", 2)
+    for number in range(5):
+        record(db, inbox, "old", entry_id=f"1-{number}")
+    grow_older(db, "old", timedelta(days=2))
+
+    assert inbox.purge(db, timedelta(days=1)) == 5
+
+
+def test_a_purge_that_fails_is_logged_and_fails_no_message(
+    db: Engine, valkey_queue: RedisStreamsQueue, caplog: pytest.LogCaptureFixture
+):
+    class Broken(Inbox):
+        def purge_step(self, session: DbSession, older_than: timedelta) -> int:
+            session.execute(text("DELETE FROM no_such_table"))
+            return 0
+
+    entry_id = valkey_queue.enqueue({})
+    limits = DrainLimits(max_messages=1, on_error="raise")
+    report = drain(valkey_queue, write_id, db, limits, inbox=Broken(keep_for=timedelta(days=1)))
+
+    assert (report.handled, notes(db)) == (1, [entry_id])
+    assert "the inbox could not be purged" in caplog.text
+
+
+@pytest.mark.parametrize("keep_for", [timedelta(0), timedelta(days=-1), 30])
+def test_an_inbox_refuses_to_keep_nothing(keep_for: Any):
+    with pytest.raises(ValueError, match="keep_for must be a timedelta above 0"):
+        Inbox(keep_for=keep_for)

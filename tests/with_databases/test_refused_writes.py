@@ -15,7 +15,7 @@ from conquiet.errors import DatabaseUnavailableError
 from conquiet.mq import Producer, RetryPolicy, Topics
 from tests.eventually import eventually
 from tests.with_databases.conftest import only_on
-from tests.with_databases.servers import is_mariadb
+from tests.with_databases.servers import is_mariadb, kill, number_of
 from tests.with_databases.tables import effects
 from tests.with_redis.mq.consuming import (
     GROUP,
@@ -287,3 +287,28 @@ def test_a_message_that_alone_is_refused_does_not_keep_a_drain_from_the_others(d
 
     assert [failure.id for failure in raised.value.failures] == ids[:1]
     assert (raised.value.report.handled, deliveries(valkey_queue)) == (4, [1])
+
+
+@only_on("postgres")
+def test_a_failover_to_a_standby_that_ends_the_connections_uses_up_no_attempt(
+    db, engine, valkey, topic, start
+):
+    ids = messages(valkey, topic, 10)
+    attempts = []
+    place = {"topic": topic.name, "partition": "0", "group": GROUP}
+
+    with refusing(db, "read-only") as refusal:
+
+        def write_or_fail_over(msg, session):
+            attempts.append(msg.attempt)
+            if len(attempts) == 5:
+                refusal.begin()
+                kill(db, number_of(session.connection))
+            write(msg, session)
+
+        start(topic, write_or_fail_over, engine=engine, config=quick(retry=ONCE, lease_ttl_ms=60_000))
+        eventually(lambda: metric("conquiet_mq_database_unavailable_total", **place) >= 3)
+
+    wait_until_finished(topic)
+    assert written(db) == sorted(ids)
+    assert (set(attempts), dead_letters(topic)) == ({1}, [])

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,6 +31,12 @@ Database = Annotated[
 ]
 UseInbox = Annotated[
     bool, typer.Option("--inbox", help="Remember what was handled, so that its effects happen once.")
+]
+InboxKeep = Annotated[
+    int | None,
+    duration_option(
+        "--inbox-keep", "Purge older rows of the inbox; what is redelivered later is handled again."
+    ),
 ]
 
 
@@ -95,13 +102,15 @@ def load(reference: str) -> Callable[..., Any]:
     return load_handler(reference)
 
 
-def inbox_if(is_used: bool) -> Any:
+def inbox_if(is_used: bool, keep_ms: int | None) -> Any:
     """An inbox, if one is wanted."""
     if not is_used:
+        if keep_ms is not None:
+            raise UsageError("--inbox-keep is for --inbox.")
         return None
     from conquiet.db import Inbox
 
-    return Inbox()
+    return Inbox(keep_for=timedelta(milliseconds=keep_ms) if keep_ms else None)
 
 
 def needed(engine: Engine | None) -> Engine:

@@ -138,7 +138,7 @@ class Attempts(Generic[M]):
                 text = f"the database became unavailable while {msg.id} was handled: {error}"
                 raise DatabaseUnavailableError(text) from error
         elif is_refused(error):
-            if self._handling.is_database_unavailable(for_writes=True):
+            if self._handling.is_database_unavailable():
                 raise DatabaseUnavailableError(f"the database refuses to write: {error}") from error
             if not self.aside.is_at_fault(msg.id, max_alone=limit if self.database.has_lasted() else 0):
                 raise WriteRefusedError(f"the database refused what {msg.id} wrote: {error}") from error

@@ -81,6 +81,7 @@ class QueueConsumer:
             with naming_messages_of(running):
                 msg = running.read(self)
                 while not (msg is None and self._is_stopping):
+                    handling.purge_inbox()
                     if msg is None:
                         handling.release()
                         msg = running.read(self)

@@ -143,6 +143,7 @@ class DrainLoop(Generic[M]):
 
     def _read(self, size: int) -> int | None:
         """Settle, read up to `size` messages, and return how many entries came; `None` at the end."""
+        self._handling.purge_inbox()
         if self._may_wait or self._gate is not None:
             # Not only before a wait: with fewer connections than threads, busy ones take turns.
             self._handling.release()

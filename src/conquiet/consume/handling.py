@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
@@ -15,12 +17,20 @@ from conquiet.arguments import check_non_negative_int
 from conquiet.consume.channel import Message
 from conquiet.consume.outcome import Ack, Answer, DeadLetter, Outcome, Retry, Skipped
 from conquiet.db import DbSession, Inbox
+from conquiet.db.inbox import PURGE_STEP
 from conquiet.db.probe import is_unavailable
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DbError
+from conquiet.logs import MessageLog
 from conquiet.masking import scrubbed, shown
 
 #: `handler(msg, session)`, or without a database `handler(msg)`; it may return `Ack`, `Retry`, `DeadLetter`.
 Handler = Callable[..., Any]
+
+_log = MessageLog(logging.getLogger(__name__))
+
+#: Between two steps of the inbox's retention, and while there is more to purge.
+_PURGE_EVERY_S = 60.0
+_NEXT_PURGE_S = 0.2
 
 _ACK = Ack()
 _SKIPPED = Skipped()
@@ -57,6 +67,7 @@ class MessageHandling:
         #: The inbox row that the current handling has written.
         self._delivery: str | None = None
         self._session: DbSession | None = None
+        self._next_purge = 0.0
 
     def handle(self, msg: Message) -> Outcome:
         """Handle and commit; whatever is raised, the message must stay pending.
@@ -117,9 +128,23 @@ class MessageHandling:
         if connection is not None:
             connection.close()
 
-    def is_database_unavailable(self, *, for_writes: bool = False) -> bool:
+    def purge_inbox(self) -> None:
+        """Take one step of the inbox's retention if it is time; between messages, it never fails one."""
+        if self._inbox is None or self._inbox.keep_for is None or time.monotonic() < self._next_purge:
+            return
+        wait_s = _PURGE_EVERY_S
+        try:
+            with DbSession(self._connection or self._connect()) as session:
+                if self._inbox.purge_step(session, self._inbox.keep_for) == PURGE_STEP:
+                    wait_s = _NEXT_PURGE_S
+        except (ConquietError, SQLAlchemyError) as error:
+            self.release()
+            _log.warning("the inbox could not be purged, it is tried again in %.0f s: %s", wait_s, error)
+        self._next_purge = time.monotonic() + wait_s
+
+    def is_database_unavailable(self) -> bool:
         """Whether the database cannot be used now; never without one."""
-        return self._engine is not None and is_unavailable(self._engine, for_writes=for_writes)
+        return self._engine is not None and is_unavailable(self._engine)
 
     def create_inbox_table(self) -> None:
         """Create the table of the inbox, if there is one, unless it is there."""

@@ -18,6 +18,9 @@ from conquiet.db.session import DbSession
 from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, visible_sql
 from conquiet.errors import InboxRowLockedError
 
+#: Rows that are purged in one transaction.
+PURGE_STEP = 1_000
+
 
 class Identified(Protocol):
     """A message, as far as the inbox knows it."""
@@ -48,17 +51,27 @@ class Inbox:
 
     `namespace` distinguishes servers whose streams have the same names but share one database. A redelivered
     message waits up to `lock_timeout_s` for a worker that is still in the middle of it, or was frozen there.
+    With `keep_for`, drains and consumers purge older rows of the whole table, in small steps: a message that
+    is redelivered after that time is handled again.
     """
 
     def __init__(
-        self, *, table: str = "conquiet_inbox", namespace: str = "", lock_timeout_s: int = 10
+        self,
+        *,
+        table: str = "conquiet_inbox",
+        namespace: str = "",
+        lock_timeout_s: int = 10,
+        keep_for: timedelta | None = None,
     ) -> None:
         check_table_name(table)
+        if keep_for is not None and not (isinstance(keep_for, timedelta) and keep_for > timedelta(0)):
+            raise ValueError(f"keep_for must be a timedelta above 0 or None, got {keep_for!r}")
         check_positive_int("lock_timeout_s", lock_timeout_s)
         if not isinstance(namespace, str):
             raise TypeError(f"namespace must be a str, not {namespace!r}")
         self.namespace = namespace
         self.lock_timeout_s = lock_timeout_s
+        self.keep_for = keep_for
         self._table = Table(
             table,
             MetaData(),
@@ -140,11 +153,27 @@ class Inbox:
             raise TypeError(f"older_than must be a timedelta, not {older_than!r}")
         if older_than < timedelta(0):
             raise ValueError(f"older_than must not be negative, got {older_than!r}")
+        purged = 0
+        with visible_sql("the inbox"):
+            while True:
+                with DbSession(engine) as session:
+                    step = self.purge_step(session, older_than)
+                purged += step
+                if step < PURGE_STEP:
+                    return purged
+
+    def purge_step(self, session: DbSession, older_than: timedelta) -> int:
+        """Delete up to `PURGE_STEP` rows that are older, the oldest first; returns how many were found."""
         cutoff_ms = time.time_ns() // 1_000_000 - int(older_than.total_seconds() * 1000)
-        with visible_sql("the inbox"), DbSession(engine) as session:
-            return session.execute(
-                delete(self._table).where(self._table.c.handled_at_ms < cutoff_ms)
-            ).rowcount
+        columns = self._table.c
+        is_older = columns.handled_at_ms < cutoff_ms
+        oldest = select(columns.message_key).where(is_older).order_by(columns.handled_at_ms).limit(PURGE_STEP)
+        # In the same order for all: of two that purge at once one waits for the other, and none forever.
+        keys = sorted(session.scalars(oldest))
+        if keys:
+            with lock_timeout(session, 1):
+                session.execute(delete(self._table).where(columns.message_key.in_(keys), is_older))
+        return len(keys)
 
     def _key(self, msg: Identified) -> str:
         place, name = msg.identity

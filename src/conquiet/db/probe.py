@@ -1,4 +1,4 @@
-"""Asks a database that has refused a write whether it refuses all of them."""
+"""Asks a database that has failed one message whether it would fail all of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 
-def is_unavailable(engine: Engine, *, for_writes: bool) -> bool:
-    """Whether no working connection can be had now, or with `for_writes` only one that cannot write."""
+def is_unavailable(engine: Engine) -> bool:
+    """Whether no connection can be had now that can write."""
     try:
         with engine.connect() as connection:
             connection.scalar(select(1))
-            is_refusing = for_writes and _is_read_only(connection)
+            is_refusing = _is_read_only(connection)
             if is_refusing:
                 # It may be one to what was the primary before a failover: the pool must not keep it.
                 connection.invalidate()
@@ -31,8 +31,11 @@ def _is_read_only(connection: Connection) -> bool:
             return str(connection.scalar(text("SELECT @@global.read_only"))) not in ("0", "OFF")
     driver = connection.connection.dbapi_connection
     if isinstance(driver, sqlite3.Connection) and not driver.in_transaction:
-        # Takes the one write lock, and is refused where the file cannot be written.
+        # It takes the one write lock; in a read-only file it does not fail, and only the write does.
         driver.execute("BEGIN IMMEDIATE")
-        driver.rollback()
-        return bool(driver.execute("PRAGMA query_only").fetchone()[0])
+        try:
+            version = driver.execute("PRAGMA user_version").fetchone()[0]
+            driver.execute(f"PRAGMA user_version = {version:d}")
+        finally:
+            driver.rollback()
     return False

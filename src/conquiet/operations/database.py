@@ -72,7 +72,7 @@ def database_facts(engine: Engine, *, inbox_table: str = "conquiet_inbox") -> Da
             idle = _mysql_idle(connection)
     return DatabaseFacts(
         address=address,
-        is_read_only=is_unavailable(engine, for_writes=True),
+        is_read_only=is_unavailable(engine),
         timeout_name=name,
         timeout=timeout,
         idle_sessions=idle,

@@ -10,6 +10,7 @@ import typer
 from conquiet.cli.context import CommandContext, DryRunOption, GroupOption
 from conquiet.cli.drains import (
     Database,
+    InboxKeep,
     LimitOptions,
     UseInbox,
     inbox_if,
@@ -36,6 +37,7 @@ def claim_stale(
     to: Annotated[str | None, typer.Option("--to", help="Or give them to this consumer.")] = None,
     database: Database = None,
     inbox: UseInbox = False,
+    inbox_keep: InboxKeep = None,
     dry_run: DryRunOption = False,
 ) -> int:
     """Take over what dead consumers of a stream left pending, and handle it or give it to a consumer.
@@ -61,7 +63,7 @@ def claim_stale(
             raise UsageError("Give --handler package.module:function, or --to CONSUMER.")
         if not dry_run and handler is not None:
             function, into, queue = load(handler), needed(engine), RedisStreamsQueue(topic.client, config)
-            run = partial(drain_stale, queue, function, into, used, inbox=inbox_if(inbox))
+            run = partial(drain_stale, queue, function, into, used, inbox=inbox_if(inbox, inbox_keep))
             return run_stream_drain(context, partial(run, min_idle_ms=min_idle_ms))
         if not dry_run:
             delivery, _ = RedisStreamsQueue(topic.client, config).claim_page(min_idle_ms, most)

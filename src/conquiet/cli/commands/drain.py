@@ -14,6 +14,7 @@ from conquiet.cli.drains import (
     COUNTS,
     Database,
     HandlerName,
+    InboxKeep,
     LimitOptions,
     UseInbox,
     inbox_if,
@@ -40,6 +41,7 @@ def drain(
     group: GroupOption = None,
     database: Database = None,
     inbox: UseInbox = False,
+    inbox_keep: InboxKeep = None,
     idle: Annotated[
         int | None, duration_option("--idle", "End when there was nothing to read for so long.")
     ] = None,
@@ -70,14 +72,18 @@ def drain(
                 raise UsageError(f"{name!r} is a plain stream and has no partitions.")
             into = needed(engine)
             queue = RedisStreamsQueue(topic.client, QueueConfig(name, group, consumer_name))
-            run = partial(consume.drain, queue, function, into, used, inbox=inbox_if(inbox))
+            run = partial(consume.drain, queue, function, into, used, inbox=inbox_if(inbox, inbox_keep))
             return run_stream_drain(context, run)
         if used.max_deliveries is not None:
             raise UsageError("--max-deliveries is for streams; a topic has its retry policy.")
         config = ConsumerConfig(consumer_name=consumer_name)
         run = partial(drain_partition, topic, group=group, handler=function, engine=engine, config=config)
         return _drain_partitions(
-            context, topic.name, partition or topic.partitions, used, partial(run, inbox=inbox_if(inbox))
+            context,
+            topic.name,
+            partition or topic.partitions,
+            used,
+            partial(run, inbox=inbox_if(inbox, inbox_keep)),
         )
 
 
