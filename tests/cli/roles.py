@@ -177,7 +177,7 @@ def mq_consumer(client) -> None:
 
 
 def check_mq_consumer(client) -> None:
-    """Failure records go with the ack, members and names leave, each delayed message and copy was added once."""
+    """Failure records go with the ack, members and names leave; what is delayed or copied was added once."""
     keys = TopicKeys(TOPIC, "single")
     for mode in ("in_place", "requeue"):
         group = f"{GROUP}-{mode}"

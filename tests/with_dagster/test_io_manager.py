@@ -129,6 +129,21 @@ def test_what_has_no_rows_is_refused_with_the_name_of_the_asset(io, instance):
         dg.materialize([orders], resources=io, instance=instance)
 
 
+def test_a_record_of_rows_that_cannot_be_read_is_rows_that_are_missing(io, prefix, instance, client):
+    @dg.asset
+    def orders() -> list[dict]:
+        return ROWS
+
+    @dg.asset
+    def report(orders: list[dict]) -> None: ...
+
+    dg.materialize([orders, report], resources=io, instance=instance, selection=[orders])
+    client.set(f"{{{prefix}:orders}}:@rows", '{"pages":[]}')
+
+    with pytest.raises(RowsMissingError, match="nothing was published yet"):
+        dg.materialize([orders, report], resources=io, instance=instance, selection=[report])
+
+
 def test_rows_that_were_trimmed_are_missed_and_not_taken_for_few(io, prefix, instance, client):
     @dg.asset
     def orders() -> list[dict]:

@@ -101,6 +101,19 @@ def test_a_broken_envelope_is_a_problem_of_its_own_row():
     assert "'key' of its envelope" in inside.problems[2]
 
 
+def test_fields_of_a_later_version_are_left_out_and_an_envelope_of_one_is_a_problem_of_its_own_row():
+    usual = Envelope(topic="t", partition=0, payload={"n": 1}, key="a").encode().decode()
+    newer = usual.replace('"payload":', '"newer":{"key":"b"},"payload":')
+
+    for entries in ([newer], [usual, newer], [usual, newer, '{"schemaVersion":2,"payload":{"n":1}}']):
+        inside = decode_envelopes(pa.array(entries))
+
+        assert inside.data.to_pylist()[:2] == ['{"n":1}'] * len(entries[:2])
+        assert inside.key.to_pylist()[:2] == ["a"] * len(entries[:2])
+        assert list(inside.problems) == ([2] if len(entries) == 3 else [])
+        assert all("schema version 2" in problem for problem in inside.problems.values())
+
+
 def test_new_ids_are_unique():
     ids = [*new_ids(3_000).to_pylist(), *new_ids(3_000).to_pylist()]
 

@@ -16,6 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from conquiet.errors import NotReplicatedError, QueueError, TopicError
 from conquiet.mq import HashPartitioner, Message, Producer, Topics
+from conquiet.queue.connection import key_beside
 from conquiet.spark.errors import RowsDifferError
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.task_context import Attempt
@@ -347,6 +348,19 @@ def test_an_attempt_whose_other_rows_belong_into_other_partitions_is_refused(val
         send(valkey_url, rows_of([2], partition=1), attempt, topic=topic.name)
 
     assert refused.value.stream == topic.keys.stream(0)
+
+
+@pytest.mark.parametrize("record", ["4;,0,", "{}", "4:0:1"])
+def test_a_record_of_another_version_is_a_queue_error_and_nothing_is_added(valkey, valkey_url, topic, record):
+    attempt = attempt_of()
+    streams = [topic.keys.stream(partition) for partition in topic.partitions]
+    key = key_beside(streams[0], f"spark:{attempt.write_id}:{attempt.task}:partitions")
+    valkey.set(key, f"{attempt.batch:020}{record}")
+
+    with pytest.raises(QueueError, match="is of another version of conquiet"):
+        send(valkey_url, rows_of(range(5)), attempt, topic=topic.name)
+
+    assert sum(valkey.xlen(stream) for stream in streams) == 0
 
 
 def test_an_attempt_after_the_topic_has_grown_adds_each_row_once(valkey, valkey_url, topic):

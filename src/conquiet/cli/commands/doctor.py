@@ -19,12 +19,12 @@ def doctor(context: CommandContext, names: Names = None, database: Database = No
 
     The exit code is that of the worst finding: 0 for ok and notes, 8 for warnings, 1 for errors.
     """
-    from conquiet.mq import Topics
+    from conquiet.mq import MqAdmin
     from conquiet.operations import database_facts, diagnose, server_facts, topic_facts, worst_level
 
     with context.client() as client, context.engine(database) as engine:
         servers = server_facts(client)
-        wanted = names or Topics(client).names()
+        wanted = names or [topic.name for topic in MqAdmin(client).topics()]
         databases = [] if engine is None else [database_facts(engine)]
         findings = diagnose(servers, [topic_facts(client, name) for name in wanted], databases)
     worst = worst_level(findings)
