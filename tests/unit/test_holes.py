@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in (ROOT / "docs" / "holes.md").read_text().splitlines()
-    if re.match(r"\| [WS]\d+ ", line)
+    if re.match(r"\| [A-Z]\d+ ", line)
 ]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
@@ -31,7 +31,10 @@ def sources(folder: str, pattern: str = "*.py") -> list[Path]:
 def test_every_known_hole_has_its_row():
     wanted = {f"W{n}" for n in range(1, 28)} | {f"S{n}" for n in range(1, 16)}
 
-    assert sorted(row[0] for row in ROWS) == sorted(wanted)
+    names = [row[0] for row in ROWS]
+    assert len(set(names)) == len(names)
+    # The others were found by trials; their number is that of the point.
+    assert wanted <= set(names)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])

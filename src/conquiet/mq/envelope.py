@@ -14,6 +14,8 @@ from conquiet.payload import Payload, decode_payload, encode_payload, encode_tex
 from conquiet.queue import QueueMessage
 
 SCHEMA_VERSION = 1
+#: The most that a message may ask for as its own `max_retries`; of more, consumers grant these.
+MAX_RETRIES = 1_000
 
 #: What the fields of an envelope are, unless they are null; by their names on the wire.
 _KINDS: dict[str, type | tuple[type, ...]] = {
@@ -109,9 +111,14 @@ class Envelope:
         )
 
     @classmethod
-    def of(cls, data: Payload, *, topic: str, partition: int) -> Self:
-        """The envelope in an entry; an entry of the plain queue is a payload without one."""
-        if not _has_envelope(data):
+    def of(cls, data: Payload, *, topic: str, partition: int, is_bare: bool = False) -> Self:
+        """The envelope in an entry; an entry of the plain queue is a payload without one.
+
+        Args:
+            is_bare: of a plain stream, whose payloads may look like an envelope: then only one that was
+                written to this very stream is one.
+        """
+        if not _has_envelope(data, topic if is_bare else None):
             return cls(topic=topic, partition=partition, payload=data, id="", timestamp_ms=0)
         return cls(
             topic=topic,
@@ -163,9 +170,12 @@ class MqMessage:
         """The same delivery as the plain queue sees it, built at each call."""
         return QueueMessage(self.stream, self.group, self.id, decode_payload(self.data), self.delivery_count)
 
-    def original_envelope(self) -> Envelope:
-        """The envelope as it was delivered: a handler may have changed its payload."""
-        return Envelope.of(decode_payload(self.data), topic=self.topic, partition=self.partition)
+    def as_delivered(self) -> MqMessage:
+        """The message without what its handler changed in it."""
+        is_bare = self.stream == self.topic
+        data = decode_payload(self.data)
+        envelope = Envelope.of(data, topic=self.topic, partition=self.partition, is_bare=is_bare)
+        return replace(self, envelope=envelope)
 
     @property
     def original_id(self) -> str:
@@ -189,18 +199,23 @@ class MqMessage:
         return self.envelope.headers
 
 
-def check_envelope(data: Payload) -> None:
+def check_envelope(data: Payload, *, bare_stream: str | None = None) -> None:
     """Refuse an envelope whose fields are not what they should be; a payload without one is fine.
+
+    Args:
+        bare_stream: the plain stream that it was read from, `None` for a topic.
 
     Raises:
         ValueError: the sentence names the field.
     """
+    if bare_stream is not None and not _names_stream(data, bare_stream):
+        return
     version = data.get("schemaVersion")
     if type(version) is int and version > SCHEMA_VERSION and "payload" in data:
         raise ValueError(
             f"its envelope has schema version {version}, this conquiet reads up to {SCHEMA_VERSION}"
         )
-    if not _has_envelope(data):
+    if not _has_envelope(data, bare_stream):
         return
     for name, kind in _KINDS.items():
         value = data.get(name)
@@ -208,5 +223,12 @@ def check_envelope(data: Payload) -> None:
             raise ValueError(f"{name!r} of its envelope cannot be {value!r:.100}")
 
 
-def _has_envelope(data: Payload) -> bool:
-    return data.get("schemaVersion") == SCHEMA_VERSION and isinstance(data.get("payload"), dict)
+def _has_envelope(data: Payload, bare_stream: str | None) -> bool:
+    is_like_one = data.get("schemaVersion") == SCHEMA_VERSION and isinstance(data.get("payload"), dict)
+    return is_like_one and (bare_stream is None or _names_stream(data, bare_stream))
+
+
+def _names_stream(data: Payload, stream: str) -> bool:
+    # Every envelope names its topic; no payload has a reason to name the stream that it is sent to, so.
+    is_ours = data.get("topic") == stream and data.get("partitionId") == 0 and isinstance(data.get("id"), str)
+    return is_ours and "forGroup" in data and "replayedFrom" in data

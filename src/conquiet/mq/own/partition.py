@@ -69,6 +69,7 @@ class LeasedPartition:
         self.group = group
         self.lease = lease
         self._leases = leases
+        self._is_bare = topic.layout == "bare_stream"
         keys, place = topic.keys, (group, lease.partition)
         self.stream = keys.stream(lease.partition)
         self._own_keys = [keys.lease(*place), self.stream, keys.waiting(*place), keys.failures(*place)]
@@ -96,8 +97,10 @@ class LeasedPartition:
 
     def create_group(self) -> None:
         """Create the group at the stream's beginning, unless it is there."""
+        # A topic has its streams: one that is missing was deleted, and must not come back.
+        create = ("MKSTREAM",) if self._is_bare else ()
         try:
-            self.topic.call("XGROUP CREATE", self.stream, self.group, "0-0", "MKSTREAM", group=self.group)
+            self.topic.call("XGROUP CREATE", self.stream, self.group, "0-0", *create, group=self.group)
         except QueueError as error:
             if not str(error.__cause__).startswith("BUSYGROUP"):
                 raise
@@ -155,7 +158,9 @@ class LeasedPartition:
             entries = self.topic.call("XRANGE", self.stream, entry_id, entry_id, group=self.group)
             delivery = delivery_of([(entry, 1) for entry in entries], stream=self.stream, group=self.group)
             envelopes = [
-                Envelope.of(msg.payload, topic=self.topic.name, partition=self.partition)
+                Envelope.of(
+                    msg.payload, topic=self.topic.name, partition=self.partition, is_bare=self._is_bare
+                )
                 for msg in delivery.messages
             ]
             found.append(envelopes[0].key if envelopes else None)
@@ -195,21 +200,22 @@ class LeasedPartition:
     def _batch(
         self, entries: Sequence[Sequence[Any]], last_delivered: str = "", *, is_taken: bool = False
     ) -> Batch:
-        topic, group, partition = self.topic.name, self.group, self.partition
+        topic, group, partition, is_bare = self.topic.name, self.group, self.partition, self._is_bare
+        bare_stream = topic if is_bare else None
         batch = Batch(last_delivered=last_delivered)
         for raw_id, fields, count, failure in entries:
             entry_id = raw_id.decode()
             try:
                 data = data_of(fields)
                 payload = decode_payload(data)
-                check_envelope(payload)
+                check_envelope(payload, bare_stream=bare_stream)
             except ValueError as error:
                 batch.malformed.append(MalformedEntry(entry_id, pairs_of(fields), count, str(error)))
                 continue
             if is_taken:
                 # As it will be when it has begun.
                 count += 1
-            envelope = Envelope.of(payload, topic=topic, partition=partition)
+            envelope = Envelope.of(payload, topic=topic, partition=partition, is_bare=is_bare)
             batch.messages.append(
                 MqMessage(
                     topic=topic,
