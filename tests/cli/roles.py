@@ -18,6 +18,7 @@ from conquiet.mq import (
     Producer,
     Retry,
     RetryPolicy,
+    TopicPolicies,
     Topics,
     drain_partition,
 )
@@ -222,6 +223,7 @@ def mq_admin(client) -> None:
     admin.topics()
     topics.create("refunds", 1)
     topics.grow("refunds", 2)
+    topics.change_policies("refunds", TopicPolicies(retention_length=10))
     Producer(client).send_many("refunds", [{"n": n} for n in range(4)])
     letters = DeadLetters(topics.open(TOPIC))
     (letter, *others) = letters.list().letters

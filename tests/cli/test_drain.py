@@ -231,7 +231,7 @@ def test_a_handler_that_ends_the_process_is_reported_and_exits_with_1(run, strea
 
     assert ran.code == 1
     assert "SystemExit" in ran.err
-    assert (ran.json["failed"], ran.json["read"]) == (1, 3)
+    assert (ran.json["failed"], ran.json["handed_back"], ran.json["read"]) == (0, 3, 3)
 
 
 def test_a_drain_purges_the_inbox_of_what_is_older_than_asked_for(run, stream, tmp_path):

@@ -269,3 +269,15 @@ def test_what_is_not_there_has_its_own_exit_code(run, stream):
 
         assert ran.code == 4, ran.err
         assert "is not there" in ran.err
+
+
+def test_the_policies_of_a_topic_are_changed_by_a_command_of_their_own(run, topic):
+    run("topics", "create", topic, "--keep", "5")
+
+    refused = run("topics", "create", topic, "--keep", "6")
+    changed = run("topics", "policies", topic, "--keep", "6", "--trim-every", "60s", "--json")
+
+    assert refused.code != 0
+    assert "exists with other policies" in refused.err
+    assert changed.json["policies"] == {"retention_length": 6, "retention_ms": None, "trim_every_s": 60}
+    assert run("topics", "create", topic, "--keep", "6", "--trim-every", "60s").code == 0

@@ -47,7 +47,7 @@ COMMANDS = dict(commands())
 def test_every_command_is_there():
     assert {" ".join(words) for words in COMMANDS} == {
         *("up", "enqueue", "drain", "claim-stale", "stats", "pending", "trim", "watch", "doctor"),
-        *("topics list", "topics create", "topics grow", "topics delete"),
+        *("topics list", "topics create", "topics grow", "topics policies", "topics delete"),
         *("groups list", "groups reset", "groups delete"),
         *("dlq list", "dlq show", "dlq replay", "dlq purge"),
         *("consumers list", "consumers prune", "metrics serve"),

@@ -281,11 +281,35 @@ def test_an_interrupt_rolls_back_and_hands_back_even_with_continue(make_queue, e
 
     assert effect_ids(engine) == ids[:2]
     assert {entry_id: count for entry_id, (_, count, _) in pending(client, stream).items()} == {
-        ids[2]: 1,
+        ids[2]: 0,
         ids[3]: 0,
         ids[4]: 0,
     }
-    assert report_of(caught.value).handled == 2
+    report = report_of(caught.value)
+    assert (report.handled, report.handed_back, report.failed, report.read) == (2, 3, 0, 5)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_in_the_handler_uses_up_no_attempt(make_queue, engine, client, stream, error):
+    queue = make_queue()
+    (entry_id,) = queue.enqueue_many([{"n": 0}])
+    limits = DrainLimits(max_messages=5, idle_ms=20, max_deliveries=1)
+    attempts = []
+
+    def handler(msg, session):
+        attempts.append(msg.attempt)
+        if len(attempts) <= 3:
+            raise error
+        write_effect(msg, session)
+
+    for _ in range(3):
+        with pytest.raises(error):
+            drain(queue, handler, engine, limits)
+    report = drain(queue, handler, engine, limits)
+
+    assert (report.handled, report.dead_lettered) == (1, 0)
+    assert attempts == [1, 1, 1, 1]
+    assert effect_ids(engine) == [entry_id]
 
 
 def test_a_message_whose_commit_fails_is_not_acked(make_queue, engine, client, stream):

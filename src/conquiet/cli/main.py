@@ -17,7 +17,13 @@ from conquiet.cli.commands.groups import delete_group, list_groups, reset_group
 from conquiet.cli.commands.metrics import serve_metrics
 from conquiet.cli.commands.pending import pending
 from conquiet.cli.commands.stats import stats
-from conquiet.cli.commands.topics import create_topic, delete_topic, grow_topic, list_topics
+from conquiet.cli.commands.topics import (
+    change_policies,
+    create_topic,
+    delete_topic,
+    grow_topic,
+    list_topics,
+)
 from conquiet.cli.commands.trim import trim
 from conquiet.cli.commands.up import up
 from conquiet.cli.commands.watch import watch
@@ -40,6 +46,7 @@ _GROUPS: dict[tuple[str, str], dict[str, Command]] = {
         "list": list_topics,
         "create": create_topic,
         "grow": grow_topic,
+        "policies": change_policies,
         "delete": delete_topic,
     },
     ("groups", "Consumer groups of a topic or stream."): {

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from operator import attrgetter
 from typing import Generic
 
 from conquiet.consume.attempt import Attempts
@@ -17,7 +18,7 @@ from conquiet.consume.outcome import Settlement
 from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.spans import Spans
 from conquiet.consume.tally import Tally
-from conquiet.errors import ConquietError, DatabaseUnavailableError, DrainError
+from conquiet.errors import ConquietError, DatabaseUnavailableError
 from conquiet.logs import MessageLog, naming_messages_of
 from conquiet.masking import mask
 
@@ -26,6 +27,7 @@ _log = MessageLog(logging.getLogger(__name__))
 #: A handled message is settled within this time, or as soon as the handler that runs then has ended.
 _SETTLE_WITHIN_S = 0.1
 _FIRST_BATCH = 10
+_IS_REFUSED = attrgetter("is_refused")
 _WHAT_FOLLOWS = {
     "leave": "stays pending",
     "retry": "will be retried",
@@ -98,9 +100,7 @@ class DrainLoop(Generic[M]):
             raise
         report = self._tally.report(self._channel, stopped_by, len(self._queued))
         if self._tally.has_left_pending:
-            failures = self._tally.failures
-            place = {"stream": report.stream, "group": report.group}
-            raise DrainError(**place, report=report, failures=failures) from failures[0].error
+            raise self._tally.error(report) from self._tally.failures[0].error
         return report
 
     def _work(self) -> StopReason:
@@ -177,8 +177,12 @@ class DrainLoop(Generic[M]):
         except DatabaseUnavailableError as error:
             self.attempts.put_back(msg, error, self._queued)
             return
+        except Exception:
+            self._tally.left_pending()
+            raise
         except BaseException:
-            self._tally.interrupted()
+            # Ctrl-C, an exit: nothing that the message did. Handed back with the others, it is no attempt.
+            self._queued.appendleft(msg)
             raise
         self._tally.taken += 1
         self._record_decision(settlement, msg.attempt)
@@ -207,9 +211,8 @@ class DrainLoop(Generic[M]):
 
     def _record_settled(self, started_ns: int) -> None:
         settled, self._unsettled = self._unsettled, []
-        for settlement in settled:
-            if settlement.is_refused:
-                self._tally.refused(settlement)
+        for settlement in filter(_IS_REFUSED, settled):
+            self._tally.refused(settlement)
         self._spans.settled(settled, started_ns)
 
     def _finish(self) -> None:
@@ -230,8 +233,7 @@ class DrainLoop(Generic[M]):
         except ConquietError as also:
             notes.append(f"and what was read could not be settled and handed back: {also}")
         for settlement in self._unsettled:
-            if not settlement.is_done:
-                self._tally.unsettled(settlement)
+            self._tally.unsettled(settlement)
         report = self._tally.report(self._channel, "error", len(self._queued))
         notes.append(f"drain report: {report.to_json()}")
         # A user's exception class may refuse notes and attributes; it must leave all the same.

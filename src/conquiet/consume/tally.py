@@ -10,7 +10,7 @@ from conquiet.consume.channel import Batch, Channel
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.outcome import Settlement
 from conquiet.consume.report import DrainReport, StopReason
-from conquiet.errors import DrainFailure
+from conquiet.errors import DrainError, DrainFailure
 from conquiet.queue.message import entry_id_order
 
 #: Failures of a topic's drain that its report names; of a plain stream's drain all are named.
@@ -89,18 +89,22 @@ class Tally:
         self._counts["claimed_by_others"] += 1
 
     def unsettled(self, settlement: Settlement) -> None:
-        """It could not be settled: a committed message is handled all the same, others are still pending."""
-        if settlement.kind in ("retry", "requeue", "dead_letter"):
+        """If it could not be settled: what was committed is handled all the same, others stay pending."""
+        if not settlement.is_done and settlement.kind in ("retry", "requeue", "dead_letter"):
             self._counts[settlement.outcome] -= 1
             self._counts["failed"] += 1
 
-    def interrupted(self) -> None:
-        """A handler was left by what is not an `Exception`: its message stays pending."""
+    def left_pending(self) -> None:
+        """A message was begun, and nothing was decided: as when its lease was lost."""
         self._counts["failed"] += 1
 
     def handed_back(self, count: int) -> None:
         """So many were freed for others."""
         self._counts["handed_back"] += count
+
+    def error(self, report: DrainReport) -> DrainError:
+        """What says that messages failed and are still pending."""
+        return DrainError(stream=report.stream, group=report.group, report=report, failures=self.failures)
 
     def report(self, channel: Channel[Any], stopped_by: StopReason, unfinished: int) -> DrainReport:
         """What has been done; after an error some messages may be neither settled nor handed back."""

@@ -14,6 +14,8 @@ from conquiet.payload import Payload, decode_payload, encode_payload, encode_tex
 from conquiet.queue import QueueMessage
 
 SCHEMA_VERSION = 1
+#: The most that a message may ask for as its own `max_retries`; of more, consumers grant these.
+MAX_RETRIES = 1_000
 
 #: What the fields of an envelope are, unless they are null; by their names on the wire.
 _KINDS: dict[str, type | tuple[type, ...]] = {
@@ -123,13 +125,23 @@ class Envelope:
         )
 
     @classmethod
-    def of(cls, data: Payload, *, topic: str, partition: int, keeps_unknown: bool = False) -> Self:
+    def of(
+        cls,
+        data: Payload,
+        *,
+        topic: str,
+        partition: int,
+        is_bare: bool = False,
+        keeps_unknown: bool = False,
+    ) -> Self:
         """The envelope in an entry; an entry of the plain queue is a payload without one.
 
         Args:
+            is_bare: of a plain stream, whose payloads may look like an envelope: then only one that was
+                written to this very stream is one.
             keeps_unknown: it will be written again, with the fields that this version does not know.
         """
-        if not _has_envelope(data):
+        if not _has_envelope(data, topic if is_bare else None):
             return cls(topic=topic, partition=partition, payload=data, id="", timestamp_ms=0)
         return cls(
             topic=topic,
@@ -182,10 +194,16 @@ class MqMessage:
         """The same delivery as the plain queue sees it, built at each call."""
         return QueueMessage(self.stream, self.group, self.id, decode_payload(self.data), self.delivery_count)
 
-    def original_envelope(self) -> Envelope:
-        """The envelope as it was delivered: a handler may have changed its payload."""
-        data = decode_payload(self.data)
-        return Envelope.of(data, topic=self.topic, partition=self.partition, keeps_unknown=True)
+    def as_delivered(self) -> MqMessage:
+        """The message without what its handler changed in it."""
+        envelope = Envelope.of(
+            decode_payload(self.data),
+            topic=self.topic,
+            partition=self.partition,
+            is_bare=self.stream == self.topic,
+            keeps_unknown=True,
+        )
+        return replace(self, envelope=envelope)
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -216,17 +234,22 @@ class MqMessage:
         return self.envelope.headers
 
 
-def check_envelope(data: Payload) -> None:
+def check_envelope(data: Payload, *, bare_stream: str | None = None) -> None:
     """Refuse an envelope whose fields are not what they should be; a payload without one is fine.
+
+    Args:
+        bare_stream: the plain stream that it was read from, `None` for a topic.
 
     Raises:
         LaterVersionError: it is of a later schema version.
         ValueError: the sentence names the field.
     """
+    if bare_stream is not None and not _names_stream(data, bare_stream):
+        return
     version = data.get("schemaVersion")
     if type(version) is int and version > SCHEMA_VERSION and "payload" in data:
         raise LaterVersionError(version)
-    if not _has_envelope(data):
+    if not _has_envelope(data, bare_stream):
         return
     for name, kind in _KINDS.items():
         value = data.get(name)
@@ -234,5 +257,12 @@ def check_envelope(data: Payload) -> None:
             raise ValueError(f"{name!r} of its envelope cannot be {value!r:.100}")
 
 
-def _has_envelope(data: Payload) -> bool:
-    return data.get("schemaVersion") == SCHEMA_VERSION and isinstance(data.get("payload"), dict)
+def _has_envelope(data: Payload, bare_stream: str | None) -> bool:
+    is_like_one = data.get("schemaVersion") == SCHEMA_VERSION and isinstance(data.get("payload"), dict)
+    return is_like_one and (bare_stream is None or _names_stream(data, bare_stream))
+
+
+def _names_stream(data: Payload, stream: str) -> bool:
+    # Every envelope names its topic; no payload has a reason to name the stream that it is sent to, so.
+    is_ours = data.get("topic") == stream and data.get("partitionId") == 0 and isinstance(data.get("id"), str)
+    return is_ours and "forGroup" in data and "replayedFrom" in data

@@ -44,6 +44,10 @@ class RegistryKeys:
         """Set: the stream keys of a topic's partitions."""
         return f"{self._prefix}:topic:{topic}:partitions"
 
+    def deleting(self, topic: str) -> str:
+        """Hash: what a topic was whose deletion has not ended."""
+        return f"{self._prefix}:topic:{topic}:deleting"
+
     @property
     def _prefix(self) -> str:
         return "{streaming:mq}" if self.is_cluster else "streaming:mq"

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache, lru_cache
 from typing import Any, Literal, cast, get_args
 
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError
 
 from conquiet.arguments import check_positive_int
 from conquiet.errors import QueueError, TopicError
+from conquiet.mq.deletion import delete_keys
 from conquiet.mq.keys import Layout, RegistryKeys, TopicKeys, check_topic_part
-from conquiet.mq.scripts import create_topic
+from conquiet.mq.scripts import begin_delete, create_topic, set_policies
 from conquiet.queue.connection import (
     AS_BYTES,
     AsyncClient,
@@ -28,6 +29,7 @@ from conquiet.queue.connection import (
     open_client,
     visible_errors,
 )
+from conquiet.queue.message import entry_id_order
 from conquiet.settings import Settings
 
 #: What create_topic.lua writes of a topic.
@@ -113,15 +115,34 @@ class Topics:
         """Create the topic, or open it as it is if it exists; of many that try at once, one creates it.
 
         Raises:
-            TopicError: it exists with another number of partitions.
+            TopicError: it exists with another number of partitions or with other policies; or a plain stream
+                of this name has messages, which the topic's consumers would not read.
         """
+        check_topic_part("topic", name)
+        found = self.open(name)
+        if found.layout == "bare_stream":
+            _check_finished(found)
         topic = self._write(name, partitions, policies, "create")
         if topic.partition_count != partitions:
             raise TopicError(
                 name,
                 f"exists with {topic.partition_count} partitions, not {partitions}; `grow` adds partitions",
             )
+        if policies is not None and topic.policies != policies:
+            raise TopicError(
+                name, f"exists with other policies, {topic.policies}; `change_policies` changes them"
+            )
         return topic
+
+    def change_policies(self, name: str, policies: TopicPolicies) -> Topic:
+        """Give a topic other policies, in place of all that it has; consumers follow within a second.
+
+        Raises:
+            TopicError: it is not there.
+        """
+        if not set_policies(self._client, self._keys, name, _encode_policies(policies)):
+            raise TopicError(name, "is not there; `create` makes it")
+        return self.open(name)
 
     def grow(self, name: str, partitions: int) -> Topic:
         """Add partitions.
@@ -142,6 +163,14 @@ class Topics:
                 "messages in the removed partitions would have no reader",
             )
         return topic
+
+    def restore(self, topic: Topic) -> Topic:
+        """Create the streams that partitions lack: an earlier version made none, or somebody deleted them.
+
+        Raises:
+            TopicError: the topic was deleted.
+        """
+        return self.grow(topic.name, self.open_again(topic).partition_count)
 
     def open(self, name: str) -> Topic:
         """The topic; a name without meta is a plain stream, its own only partition."""
@@ -206,18 +235,18 @@ class Topics:
     def delete(self, name: str) -> None:
         """Delete a topic with all its keys: messages, dead letters, leases, retries.
 
-        The topic leaves the registry first: a crash in between leaves keys that a second call deletes.
+        Consumers and producers that run get a `TopicError`, and leave nothing behind. The topic leaves the
+        registry first: a crash in between leaves keys that a second call deletes.
         """
-        topic = self.open(name)
-        if topic.layout == "bare_stream":
+        deleted = begin_delete(self._client, self._keys, name)
+        if deleted is None:
             raise TopicError(name, "is not there; a plain stream is deleted with DEL")
+        count, layout = deleted
+        topic = Topic(client=self._client, name=name, partition_count=count, layout=layout)  # type: ignore[arg-type]  # written by create_topic.lua
+        delete_keys(topic, topic.partitions)
         with visible_errors("delete", stream=name, group=None):
-            keys = _all_keys(topic)
-            self._client.srem(self._keys.registry, name)
-            for key in keys:
-                self._client.delete(key)
             # Last: until then a second call knows how many partitions there are.
-            self._client.delete(self._keys.partitions(name), self._keys.meta(name))
+            self._client.delete(self._keys.partitions(name), self._keys.deleting(name))
 
     def _write(
         self, name: str, partitions: int, policies: TopicPolicies | None, mode: Literal["create", "grow"]
@@ -225,11 +254,19 @@ class Topics:
         check_topic_part("topic", name)
         check_positive_int("partitions", partitions)
         keys = TopicKeys(name, "hash_tagged" if self._is_cluster else "single")
-        encoded = "" if policies is None else json.dumps(asdict(policies))
+        encoded = "" if policies is None else _encode_policies(policies)
         count = create_topic(self._client, self._keys, keys, partitions, policies=encoded, mode=mode)
-        if count:
-            return self.open(name)
-        return Topic(client=self._client, name=name, partition_count=0, layout=keys.layout)
+        if count < 0:
+            raise TopicError(name, "is being deleted; if that was interrupted, delete it once more")
+        topic = Topic(client=self._client, name=name, partition_count=count, layout=keys.layout)
+        if not count:
+            return topic
+        found = self.open(name)
+        if found.layout == "bare_stream":
+            # Deleted meanwhile: on a cluster the streams were created in calls of their own.
+            delete_keys(topic, range(partitions))
+            raise TopicError(name, "was deleted in the same moment")
+        return found
 
 
 def name_of(topic: Topic | str) -> str:
@@ -294,36 +331,47 @@ async def is_any_due_async(client: AsyncClient, keys: Sequence[str]) -> bool:
     return False
 
 
-def _all_keys(topic: Topic) -> set[str]:
-    keys, client = topic.keys, topic.client
-    groups: set[str] = set()
-    found: set[str] = set()
-    for partition in topic.partitions:
-        found |= {keys.stream(partition), keys.dead_letters(partition), keys.replayed(partition)}
-        found |= {keys.delayed(partition), keys.delayed_items(partition), keys.groups(partition)}
-        found |= {keys.deduped(partition), keys.deduped_until(partition)}
-        # A group that was deleted keeps its epochs; one that never owned a partition is in the stream alone.
-        # A key that is missing, or of another type, has no groups and is deleted all the same.
-        with _ignoring("WRONGTYPE"):
-            groups |= set(map(as_text, execute(client, "SMEMBERS", keys.groups(partition))))
-        with _ignoring("WRONGTYPE", "no such key"):
-            infos = execute(client, "XINFO GROUPS", keys.stream(partition))
-            groups |= {as_text(info["name"]) for info in infos}
-    for group in groups:
-        found.add(keys.members(group))
-        for partition in topic.partitions:
-            found |= {keys.lease(group, partition), keys.epoch(group, partition)}
-            found |= {keys.waiting(group, partition), keys.failures(group, partition)}
-    return found
-
-
-@contextmanager
-def _ignoring(*replies: str) -> Iterator[None]:
+def _check_finished(stream: Topic) -> None:
+    """Refuse to make a topic of a plain stream that has messages: consumers would read other keys."""
     try:
-        yield
-    except ResponseError as error:
-        if not str(error).startswith(replies):
+        what = _unfinished_part(stream)
+    except QueueError as error:
+        reply = str(error.__cause__)
+        if isinstance(error.__cause__, NoPermissionError):
+            _log.warning("whether %r is a plain stream with messages cannot be seen: %s", stream.name, reply)
+        elif not reply.startswith("WRONGTYPE"):
             raise
+        return
+    if what is not None:
+        raise TopicError(
+            stream.name,
+            f"cannot be created: a plain stream of this name has {what}, which a topic's consumers would not "
+            "find. Finish or delete them, or give the topic another name",
+        )
+
+
+def _unfinished_part(stream: Topic) -> str | None:
+    last = stream.call("XREVRANGE", stream.name, "+", "-", "COUNT", 1)
+    if last:
+        infos = stream.call("XINFO GROUPS", stream.name)
+        end = entry_id_order(last[0][0])
+        unfinished = [
+            info["name"].decode(errors="backslashreplace")
+            for info in infos
+            if info["pending"] or entry_id_order(info["last-delivered-id"]) < end
+        ]
+        if unfinished:
+            return f"entries that group {', '.join(unfinished)} has not finished"
+        if not infos:
+            return "entries that no group has read"
+    if stream.call("XLEN", stream.keys.dead_letters(0)):
+        return "dead letters"
+    return "delayed messages" if stream.call("EXISTS", stream.keys.delayed(0)) else None
+
+
+def _encode_policies(policies: TopicPolicies) -> str:
+    # Only what is set: an earlier version does not know what a later one adds.
+    return json.dumps({name: value for name, value in asdict(policies).items() if value is not None})
 
 
 def number_of(text: bytes | None) -> int | None:

@@ -95,13 +95,19 @@ def key_beside(stream: str, suffix: str) -> str:
     return f"{stream}:{suffix}" if has_tag else f"{{{stream}}}:{suffix}"
 
 
-def add_entries(client: Client, entries: Iterable[tuple[bytes, bytes]]) -> list[str | Exception]:
-    """Add encoded payloads to their streams in order, in one round trip; an id or an error for each."""
+def add_entries(
+    client: Client, entries: Iterable[tuple[bytes, bytes]], *options: str
+) -> list[str | Exception | None]:
+    """Add encoded payloads to their streams in order, in one round trip; an id or an error for each.
+
+    Args:
+        options: of XADD; with NOMKSTREAM, `None` is for an entry whose stream is not there.
+    """
     pipeline = client.pipeline(transaction=False)
     for stream, data in entries:
-        pipeline.execute_command("XADD", stream, "*", "data", data)
+        pipeline.execute_command("XADD", stream, *options, "*", "data", data)
     with in_step(client):
-        replies: list[bytes | str | Exception] = pipeline.execute(raise_on_error=False)
+        replies: list[bytes | str | Exception | None] = pipeline.execute(raise_on_error=False)
     return [reply.decode() if isinstance(reply, bytes) else reply for reply in replies]
 
 

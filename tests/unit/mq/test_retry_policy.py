@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conquiet.mq import RetryPolicy
+from conquiet.mq import Message, RetryPolicy
 
 policies = st.builds(
     lambda backoff, base, span, seed: RetryPolicy(
@@ -80,3 +80,27 @@ def test_only_the_given_exceptions_are_retried_and_some_never():
 def test_a_policy_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         RetryPolicy(**wrong)
+
+
+@pytest.mark.parametrize("name", ["max_attempts", "base_delay_ms", "max_delay_ms"])
+@pytest.mark.parametrize("value", ["5", True, None, 2.0, float("nan"), float("inf"), -1, [3]])
+def test_a_number_of_the_wrong_kind_is_refused(name, value):
+    with pytest.raises((TypeError, ValueError), match=f"{name} must be"):
+        RetryPolicy(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["retry_on", "never_on"])
+@pytest.mark.parametrize("value", [ValueError, [ValueError], ("ValueError",), (ValueError(),), (int,), None])
+def test_exceptions_of_the_wrong_kind_are_refused(name, value):
+    with pytest.raises(TypeError, match=f"{name} must be a tuple of exception classes"):
+        RetryPolicy(**{name: value})
+
+
+def test_a_message_cannot_ask_for_more_than_a_thousand_retries():
+    policy = RetryPolicy(max_attempts=3)
+
+    assert not policy.is_exhausted(1_000, 10**9)
+    assert policy.is_exhausted(1_001, 10**9)
+    with pytest.raises(ValueError, match="max_retries must be at most 1000"):
+        Message(payload={}, max_retries=1_001)
+    assert Message(payload={}, max_retries=1_000).max_retries == 1_000

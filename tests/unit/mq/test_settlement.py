@@ -45,7 +45,7 @@ def message(
         attempt=attempts_before + count,
         envelope=envelope,
         delivery_count=count,
-        stream="orders",
+        stream="stream:topic:orders:p:2",
         data=data or envelope.encode(),
         failure=failure,
     )
@@ -54,7 +54,7 @@ def message(
 def test_a_message_shows_itself_as_the_plain_queue_sees_it():
     msg = message(count=2, data=b'{"n":1}')
 
-    assert msg.source == QueueMessage("orders", "billing", "5-0", {"n": 1}, 2)
+    assert msg.source == QueueMessage("stream:topic:orders:p:2", "billing", "5-0", {"n": 1}, 2)
 
 
 def error(text="broken"):

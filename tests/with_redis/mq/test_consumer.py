@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -9,8 +10,18 @@ import pytest
 import redis
 from sqlalchemy import insert, select
 
-from conquiet import Inbox
-from conquiet.mq import ConsumerConfig, PartitionConsumer, Topics
+from conquiet import DrainLimits, Inbox
+from conquiet.mq import (
+    ConsumerConfig,
+    DeadLetter,
+    DeadLetters,
+    Envelope,
+    PartitionConsumer,
+    Producer,
+    Retry,
+    Topics,
+    drain_partition,
+)
 from tests.conftest import effects
 from tests.eventually import HANG_S, eventually
 from tests.with_redis.mq.consuming import (
@@ -404,3 +415,47 @@ def test_a_payload_of_a_megabyte_reaches_every_group(topic, producer, start):
 
     wait_until_finished(topic, "shipping")
     assert [msg.payload for seen in (first, second) for msg in seen] == [payload, payload]
+
+
+LIKE_ENVELOPES = [
+    {"schemaVersion": 1, "payload": {"n": 1}, "more": "x"},
+    {
+        "schemaVersion": 1,
+        "id": "7",
+        "key": "a",
+        "payload": {"n": 1},
+        "headers": {},
+        "timestamp": 5,
+        "attempt": 0,
+    },
+    {
+        "schemaVersion": 1,
+        "id": "7",
+        "topic": "orders",
+        "partitionId": 0,
+        "payload": {},
+        "key": ["of its own"],
+    },
+    {"schemaVersion": 2, "payload": {"n": 1}},
+    json.loads(Envelope(topic="elsewhere", partition=0, payload={"n": 1}).encode()),
+]
+
+
+@pytest.mark.parametrize("payload", LIKE_ENVELOPES)
+def test_a_plain_streams_payload_that_looks_like_an_envelope_is_handled_whole(client, stream, payload):
+    client.xadd(stream, {"data": json.dumps(payload)})
+    topic, seen = Topics(client).open(stream), Seen()
+    entry_id = Producer(client).send(stream, {"sent": 1}, key="anna")
+
+    def handler(msg):
+        seen(msg)
+        return Retry(0) if msg.attempt == 1 else DeadLetter("enough")
+
+    config = quick(retry_mode="requeue")
+    for _ in range(2):
+        drain_partition(topic, 0, GROUP, handler, limits=DrainLimits(idle_ms=50), config=config)
+
+    sent = [(payload, None), ({"sent": 1}, "anna")]
+    assert [(msg.payload, msg.key) for msg in seen] == sent * 2
+    assert [msg.original_id for msg in seen][1::2] == [entry_id] * 2
+    assert [letter.payload for letter in DeadLetters(topic).list().letters] == [payload, {"sent": 1}]

@@ -170,20 +170,18 @@ def test_an_answer_whose_reason_is_no_text_ends_no_consumer(topic, send, start, 
     assert running.is_running, running.error
 
 
+def give_to_the_dead(topic, send):
+    """One message, at which three workers have died."""
+    (entry_id,) = send(1)
+    stream = topic.keys.stream(0)
+    topic.client.xgroup_create(stream, GROUP, "0-0")
+    topic.client.xreadgroup(GROUP, "dead", {stream: ">"})
+    topic.client.xclaim(stream, GROUP, "dead", 0, [entry_id], retrycount=3)
+
+
 def test_an_inbox_that_fails_while_a_message_is_given_up_ends_no_consumer(topic, send, start, engine):
-    send(1)
+    give_to_the_dead(topic, send)
     policy = RetryPolicy(max_attempts=2, base_delay_ms=10)
-    died = quick(retry=policy)
-
-    class Died(BaseException):
-        pass
-
-    def dies(msg, session):
-        raise Died
-
-    for _ in range(2):
-        with pytest.raises(Died):
-            drain(topic, dies, engine, inbox=Inbox(), config=died)
     failures: list[Any] = []
 
     def refuse(_connection, _cursor, statement, *_more):
@@ -250,18 +248,8 @@ def test_after_an_outage_a_message_is_handled_as_it_was_sent(topic, send, engine
 
 def test_an_outage_is_over_when_the_inbox_answers_again(topic, send, engine):
     """Else the first hiccup, hours later, looks like an outage of hours."""
-    send(1)
+    give_to_the_dead(topic, send)
     policy = RetryPolicy(max_attempts=2)
-
-    class Died(BaseException):
-        pass
-
-    def dies(msg, session):
-        raise Died
-
-    for _ in range(2):
-        with pytest.raises(Died):
-            drain(topic, dies, engine, inbox=Inbox(), config=quick(retry=policy))
     found, down = [], [True]
     put_back = Attempts.put_back
 

@@ -364,3 +364,16 @@ def test_a_replayed_message_has_all_its_attempts_again(topic, send, letters, sta
     wait_until_finished(topic)
     assert attempts == [1, 2, 3, 1, 2, 3]
     assert letters.count() == 0
+
+
+@pytest.mark.parametrize(
+    "which", [{"errortype": "ValueError"}, {"groups": GROUP}, {"error_type": None}, {"since_ms": "1"}]
+)
+def test_a_filter_that_does_not_exist_is_refused_and_selects_nothing(give_up, letters, which):
+    give_up(2)
+
+    for call in (letters.replay_all, letters.list):
+        with pytest.raises(TypeError, match=next(iter(which))):
+            call(**which)
+
+    assert letters.count() == 2

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import insert, select
 
+from conquiet import DrainLimits
 from conquiet.errors import QueueError
-from conquiet.mq import RetryPolicy
+from conquiet.mq import RetryPolicy, drain_partition
 from tests.conftest import effects
 from tests.eventually import eventually
 from tests.services import open_engine
@@ -86,6 +87,26 @@ def test_a_worker_that_may_not_settle_is_raised_in_the_end(topic, send, start, c
 
 
 @pytest.mark.parametrize("leaving", [SystemExit("done"), KeyboardInterrupt()])
+def test_a_handler_that_exits_uses_up_no_attempt(topic, send, leaving):
+    send(1)
+    attempts = []
+
+    def leave(msg):
+        attempts.append(msg.attempt)
+        if len(attempts) <= 3:
+            raise leaving
+
+    config = quick(retry=RetryPolicy(max_attempts=1))
+    for _ in range(3):
+        with pytest.raises(type(leaving)):
+            drain_partition(topic, 0, GROUP, leave, limits=DrainLimits(idle_ms=20), config=config)
+    report = drain_partition(topic, 0, GROUP, leave, limits=DrainLimits(idle_ms=20), config=config)
+
+    assert (report.handled, report.dead_lettered) == (1, 0)
+    assert attempts == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("leaving", [SystemExit("done"), KeyboardInterrupt()])
 def test_a_handler_that_exits_leaves_no_lease_and_its_message_pending(topic, send, start, leaving):
     first, second, third = send(3)
     seen = Seen()
@@ -100,8 +121,8 @@ def test_a_handler_that_exits_leaves_no_lease_and_its_message_pending(topic, sen
 
     assert running.error is leaving
     assert owners(topic) == [None]
-    # The first is settled, the second was begun, the third was not.
-    assert {entry_id: count for entry_id, (_, count) in pending(topic).items()} == {second: 1, third: 0}
+    # The first is settled; of the others, the second was no attempt, although it was begun.
+    assert {entry_id: count for entry_id, (_, count) in pending(topic).items()} == {second: 0, third: 0}
     start(topic, seen, config=quick(lease_ttl_ms=60_000))
     wait_until_finished(topic)
     assert seen.ids == [first, second, third]

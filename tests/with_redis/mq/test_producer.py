@@ -148,7 +148,9 @@ def test_a_partition_that_is_not_there_is_refused(wide, producer, partition):
 def test_a_partition_that_is_no_number_is_refused(wide, producer, partition):
     with pytest.raises(TypeError, match="partition must be an int"):
         producer.send(wide.name, {}, partition=partition)
-    assert not wide.client.keys(f"stream:topic:{wide.name}:*")
+    streams = {wide.keys.stream(number).encode() for number in wide.partitions}
+    assert set(wide.client.keys(f"stream:topic:{wide.name}:*")) == streams
+    assert count_of(wide) == 0
 
 
 @pytest.mark.parametrize(
@@ -226,6 +228,7 @@ def test_a_producer_that_may_create_streams_sends_to_a_new_one(client, stream):
 def test_what_was_a_plain_stream_is_sent_to_as_the_topic_that_it_becomes(topics, name, client):
     producer = Producer(client, create_streams=True)
     producer.send(name, {"n": 0})
+    client.xgroup_create(name, "billing", "$")  # has finished it
 
     topic = topics.create(name, 2)
     producer.send(name, {"n": 1})

@@ -7,7 +7,7 @@ import redis
 from sqlalchemy import insert, select
 
 from conquiet import Inbox
-from conquiet.mq import DeadLetter, DeadLetters, RetryPolicy, Topics
+from conquiet.mq import DeadLetter, DeadLetters, MqAdmin, RetryPolicy, TopicError, Topics
 from conquiet.mq.scripts import script
 from tests.conftest import effects
 from tests.eventually import eventually
@@ -97,3 +97,23 @@ def test_a_replay_that_the_client_repeats_because_its_reply_was_lost_is_told_as_
     assert new_id == entries[3][0].decode()
     assert (report.replayed, report.not_found) == (1, (first,))
     assert (len(entries), letters.count()) == (5, 1)
+
+
+def test_a_letter_whose_group_was_deleted_is_refused_and_stays(client, topic, producer):
+    producer.send(topic.name, {"n": 1})
+    Hand(topic, group="gone").give_up()
+    hand = Hand(topic, group="shipping")
+    hand.finish(hand.read())
+    letters = DeadLetters(topic)
+    (letter,) = letters.list().letters
+    MqAdmin(client).delete_group(topic.name, "gone", force=True)
+
+    with pytest.raises(TopicError, match=r"no group 'gone' any more.*to_all_groups adds a copy"):
+        letters.replay(letter.id)
+    assert letters.replay_all(dry_run=True).refused == letters.replay_all().refused == (letter.id,)
+    assert letters.replay_many([letter.id]).refused == (letter.id,)
+    assert (letters.count(), client.xlen(topic.keys.stream(0))) == (1, 1)
+
+    assert letters.replay(letter.id, to_all_groups=True) is not None
+    assert [msg.payload for msg in hand.read()] == [{"n": 1}]
+    assert letters.count() == 0

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
 
 from conquiet.errors import QueueError, TopicError
-from conquiet.mq import MqAdmin, Retry, TopicPolicies, Topics
-from conquiet.queue.connection import open_client
+from conquiet.mq import Message, MqAdmin, Producer, Retry, TopicPolicies, Topics
+from conquiet.queue.connection import add_entries, open_client
 from tests.eventually import eventually
-from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, quick
+from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, quick, wait_until_finished
 from tests.with_redis.mq.proxy import LossyProxy
 
 
@@ -119,6 +122,164 @@ def test_deleting_a_topic_leaves_nothing(topics, wide, producer, start, client):
 
     assert keys_of(client, name) == set()
     assert name not in topics.names()
+
+
+@pytest.mark.parametrize("lease_ttl_ms", [90, 900])
+def test_a_topic_that_is_deleted_under_its_consumers_leaves_nothing(
+    topics, wide, start, client, lease_ttl_ms
+):
+    name = wide.name
+    is_over = threading.Event()
+
+    def handler(msg):
+        if msg.payload["n"] % 3:
+            return Retry(delay_ms=1)
+        raise ValueError
+
+    def send(dedupe):
+        producer = Producer(client)
+        while not is_over.is_set():
+            try:
+                producer.send_many(name, [{"n": n} for n in range(20)])
+                producer.send(name, {"n": 1}, dedupe_id=f"{dedupe}-{uuid.uuid4().hex}")
+                producer.send(name, {"n": 1}, delay_ms=20)
+            except TopicError:
+                refused.append(dedupe)
+                return
+
+    refused: list[int] = []
+    config = {"lease_ttl_ms": lease_ttl_ms, "max_outage_s": 60.0}
+    running = [start(wide, handler, config=quick(**config)) for _ in range(2)]
+    running += [start(wide, handler, group="b", config=quick(retry_mode="requeue", **config))]
+    with ThreadPoolExecutor(3) as pool:
+        sending = [pool.submit(send, n) for n in range(3)]
+        eventually(lambda: len(keys_of(client, name)) > 20 and client.xlen(wide.keys.dead_letters(0)) > 5)
+
+        topics.delete(name)
+
+        for each in running:
+            each.join()
+        for each in sending:
+            each.result()
+    assert len(refused) == 3
+    assert [type(each.error) for each in running] == [TopicError] * 3
+    assert keys_of(client, name) == set()
+
+
+def test_a_deletion_that_was_interrupted_is_ended_by_a_second_one(
+    topics, wide, producer, client, monkeypatch
+):
+    producer.send_many(wide.name, [{"n": n} for n in range(8)])
+    monkeypatch.setattr("conquiet.mq.topics.delete_keys", lambda *_: pytest.fail("killed"))
+    with pytest.raises(pytest.fail.Exception):
+        topics.delete(wide.name)
+    monkeypatch.undo()
+
+    assert wide.name not in topics.names()
+    with pytest.raises(TopicError, match="is being deleted; if that was interrupted, delete it once more"):
+        topics.create(wide.name, 4)
+    topics.delete(wide.name)
+    assert keys_of(client, wide.name) == set()
+    assert topics.create(wide.name, 4).partition_count == 4
+
+
+def test_a_producer_never_writes_to_a_topic_that_was_deleted(topics, wide, producer, client):
+    producer.send(wide.name, {"n": 1})
+    topics.delete(wide.name)
+    ways = [
+        lambda: producer.send(wide.name, {"n": 2}),
+        lambda: producer.send(wide.name, {"n": 2}, dedupe_id="a"),
+        lambda: producer.send(wide.name, {"n": 2}, delay_ms=10),
+        lambda: producer.send_many(wide.name, [{"n": n} for n in range(8)]),
+        lambda: producer.send_many(wide.name, [Message(payload={}, dedupe_id=str(n)) for n in range(8)]),
+    ]
+
+    for way in ways:
+        # As it is looked up within the second, and as it is found by itself.
+        producer._known[wide.name] = wide, time.monotonic() + 60
+        with pytest.raises(TopicError, match=r"was deleted: 0 of \d messages were added"):
+            way()
+    assert keys_of(client, wide.name) == set()
+
+
+def test_of_many_messages_the_error_says_how_many_a_deleted_topic_took(topics, wide, producer, monkeypatch):
+    added = scripts_of_deletion_after(monkeypatch, topics, wide)
+
+    with pytest.raises(TopicError, match="was deleted: 10 of 30 messages were added"):
+        producer.send_many(wide.name, [{"n": n} for n in range(30)], batch_size=10)
+    assert added == [10, 10]
+
+
+def scripts_of_deletion_after(monkeypatch, topics, topic):
+    """The topic is deleted after the first batch; returns the sizes of the batches that were tried."""
+    sizes: list[int] = []
+
+    def add(client, entries, *options):
+        if sizes:
+            topics.delete(topic.name)
+        sizes.append(len(entries))
+        return add_entries(client, entries, *options)
+
+    monkeypatch.setattr("conquiet.mq.send.producer.add_entries", add)
+    return sizes
+
+
+def test_streams_that_are_missing_are_made_again_as_long_as_the_topic_is_there(wide, producer, start, client):
+    """As an earlier version left them, or somebody deleted them."""
+    client.delete(*(wide.keys.stream(partition) for partition in wide.partitions))
+    seen = Seen()
+
+    ids = producer.send_many(wide.name, [{"n": n} for n in range(8)])
+    client.delete(wide.keys.stream(3))
+    start(wide, seen)
+    producer.send(wide.name, {"n": 8}, partition=3)
+    wait_until_finished(wide)
+
+    assert len(ids) == 8
+    assert {8} < set(seen.numbers())
+
+
+def test_other_policies_of_a_topic_that_exists_are_refused_and_changed_by_a_call(topics, name):
+    first = TopicPolicies(retention_length=5)
+    topics.create(name, 2, first)
+
+    with pytest.raises(TopicError, match=r"exists with other policies.*change_policies"):
+        topics.create(name, 2, TopicPolicies(retention_length=6))
+    assert topics.create(name, 2, first).policies == topics.create(name, 2).policies == first
+
+    changed = topics.change_policies(name, TopicPolicies(retention_ms=1_000, trim_every_s=60))
+    assert changed == topics.open(name)
+    assert changed.policies == TopicPolicies(retention_ms=1_000, trim_every_s=60)
+    assert changed.partition_count == 2
+    with pytest.raises(TopicError, match="is not there"):
+        topics.change_policies(f"{name}-other", first)
+
+
+@pytest.mark.parametrize("state", ["unread", "pending", "no group", "dead letters", "delayed"])
+def test_a_topic_is_not_created_over_a_plain_stream_that_has_messages(topics, name, producer, client, state):
+    client.xadd(name, {"data": "{}"})
+    if state != "no group":
+        client.xgroup_create(name, GROUP, "0-0" if state in ("unread", "pending") else "$")
+    if state == "pending":
+        client.xreadgroup(GROUP, "a", {name: ">"})
+    if state == "dead letters":
+        client.xadd(f"{{{name}}}:dlq", {"data": "{}"})
+    if state == "delayed":
+        producer.send(name, {"n": 1}, delay_ms=60_000)
+    before = keys_of(client, name)
+
+    with pytest.raises(TopicError, match=r"a plain stream of this name has .*another name"):
+        topics.create(name, 2)
+
+    assert keys_of(client, name) == before
+    client.delete(*before)
+
+
+def test_a_topic_is_created_over_a_plain_stream_that_is_finished(topics, name, client):
+    client.xadd(name, {"data": "{}"})
+    client.xgroup_create(name, GROUP, "$")
+
+    assert topics.create(name, 2).layout == "single"
 
 
 def test_deleting_a_topic_leaves_others_alone(topics, name, producer, client):

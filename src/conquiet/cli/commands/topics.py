@@ -1,4 +1,4 @@
-"""`conquiet topics`: list, create, grow, delete."""
+"""`conquiet topics`: list, create, grow, change policies, delete."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from conquiet.cli.values import duration_option, shown_time
 from conquiet.errors import QueueError, TopicError
 
 if TYPE_CHECKING:
-    from conquiet.mq import Topic
+    from conquiet.mq import Topic, TopicPolicies
 
 _Topic = Annotated[str, typer.Argument(help="The topic's name.", metavar="TOPIC")]
+_Keep = Annotated[
+    int | None, typer.Option("--keep", help="Retention: `trim` keeps so many entries in each partition.")
+]
+_KeepFor = Annotated[int | None, duration_option("--keep-for", "Retention: `trim` keeps what is younger.")]
+_TrimEvery = Annotated[
+    int | None, duration_option("--trim-every", "Retention: consumers trim by themselves.")
+]
 _Partitions = Annotated[int, typer.Option("--partitions", "-p", help="How many partitions.")]
 
 
@@ -59,27 +66,31 @@ def create_topic(
     context: CommandContext,
     name: _Topic,
     partitions: _Partitions = 1,
-    keep: Annotated[
-        int | None, typer.Option("--keep", help="Retention: `trim` keeps so many entries in each partition.")
-    ] = None,
-    keep_for: Annotated[
-        int | None, duration_option("--keep-for", "Retention: `trim` keeps what is younger.")
-    ] = None,
-    trim_every: Annotated[
-        int | None, duration_option("--trim-every", "Retention: consumers trim by themselves.")
-    ] = None,
+    keep: _Keep = None,
+    keep_for: _KeepFor = None,
+    trim_every: _TrimEvery = None,
 ) -> None:
-    """Create a topic, or confirm that it is there with this number of partitions."""
+    """Create a topic, or confirm that it is there with this number of partitions and these policies."""
     from conquiet.mq import TopicPolicies, Topics
 
-    policies = TopicPolicies(
-        retention_length=keep,
-        retention_ms=keep_for,
-        trim_every_s=None if trim_every is None else trim_every // 1000,
-    )
+    policies = _policies(keep, keep_for, trim_every)
     with context.client() as client:
         given = None if policies == TopicPolicies() else policies
         _show(context, Topics(client).create(name, partitions, given))
+
+
+def change_policies(
+    context: CommandContext,
+    name: _Topic,
+    keep: _Keep = None,
+    keep_for: _KeepFor = None,
+    trim_every: _TrimEvery = None,
+) -> None:
+    """Give a topic these policies in place of all that it has; without options, none."""
+    from conquiet.mq import Topics
+
+    with context.client() as client:
+        _show(context, Topics(client).change_policies(name, _policies(keep, keep_for, trim_every)))
 
 
 def grow_topic(context: CommandContext, name: _Topic, partitions: _Partitions) -> None:
@@ -111,6 +122,16 @@ def delete_topic(
             topics.delete(name)
     verb = "Would delete" if dry_run else "Deleted"
     context.output.show(document, f"{verb} topic {name!r} with {content}.")
+
+
+def _policies(keep: int | None, keep_for: int | None, trim_every: int | None) -> TopicPolicies:
+    from conquiet.mq import TopicPolicies
+
+    return TopicPolicies(
+        retention_length=keep,
+        retention_ms=keep_for,
+        trim_every_s=None if trim_every is None else trim_every // 1000,
+    )
 
 
 def _show(context: CommandContext, topic: Topic) -> None:

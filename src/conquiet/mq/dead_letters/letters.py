@@ -59,6 +59,7 @@ class DeadLetters:
     ) -> DeadLetterPage:
         """Up to `limit` letters behind `after`, oldest first; reads bounded pages and changes nothing."""
         check_positive_int("limit", limit)
+        _check_filter(which)
         begin = None if after is None else Position.parse(after)
         letters = self._opened().between(which.get("since_ms", 0), _end_of(which), after=begin)
         found = []
@@ -96,7 +97,8 @@ class DeadLetters:
             to_all_groups: add a copy that every group is given.
 
         Raises:
-            TopicError: the letter contains no message, or the plain stream's entry was trimmed.
+            TopicError: the letter contains no message, its group was deleted, or the plain stream's entry was
+                trimmed; for the last two there is `to_all_groups`. The letter stays.
         """
         streams = self._opened()
         letter = streams.find(letter_id)
@@ -128,6 +130,7 @@ class DeadLetters:
         """Replay the letters that are there now, oldest first; those that come meanwhile are left."""
         if limit is not None:
             check_positive_int("limit", limit)
+        _check_filter(which)
         streams = self._opened()
         # Ends are fixed before: a handler that fails at once again would be replayed for ever.
         ends = streams.last_ids(_end_of(which))
@@ -187,6 +190,16 @@ def _replay_each(
     return ReplayReport(
         replayed=replayed, not_found=tuple(not_found), refused=tuple(refused), is_dry_run=replay.is_dry_run
     )
+
+
+def _check_filter(which: LetterFilter) -> None:
+    # A filter that nobody applies would select every letter.
+    kinds = {"error_type": str, "group": str, "since_ms": int, "until_ms": int}
+    for name, value in which.items():
+        if name not in kinds:
+            raise TypeError(f"{name!r} is not a filter of dead letters: those are {', '.join(kinds)}")
+        if not isinstance(value, kinds[name]) or isinstance(value, bool):
+            raise TypeError(f"{name} must be of type {kinds[name].__name__}, got {value!r}")
 
 
 def _end_of(which: LetterFilter) -> str:

@@ -13,6 +13,7 @@ from conquiet.mq.envelope import Envelope
 from conquiet.payload import encode_payload
 from conquiet.tracing import Where, active_traces
 
+_ADDS_A_COPY = "to_all_groups adds a copy of it, which every group is given"
 _ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}")
 
 
@@ -62,35 +63,43 @@ class Replay:
         return entry_id
 
     def _exchange(self, letter: DeadLetterRecord, envelope: Envelope) -> str | None:
-        letters, letter_id = self._streams.address_of(letter)
+        address = self._streams.address_of(letter)
         if not self._is_in_place:
-            if self.is_dry_run:
-                return letter_id
-            # A plain stream's message that was sent without an envelope is added without one.
-            is_bare = self._topic.layout == "bare_stream" and not envelope.id
-            data = encode_payload(envelope.payload) if is_bare else envelope.encode()
-            return scripts.replay(
-                self._topic,
-                letters,
-                letter_id,
-                partition=envelope.partition,
-                data=data,
-                caller=self._caller,
-            )
+            return self._add_copy(letter, address, envelope)
         group, entry_id = letter.group or "", letter.original_id or ""
         if not _ENTRY_ID.fullmatch(entry_id):
             raise letter.refusal("it does not name its entry")
         state = scripts.replay_in_place(
             self._topic,
-            letter_id,
+            address.letter_id,
             group=group,
             entry_id=entry_id,
             caller=self._caller,
             dry_run=self.is_dry_run,
         )
-        copy = "to_all_groups adds a copy of it, which every group is given"
         if state == "trimmed":
-            raise letter.refusal(f"its entry {entry_id} was trimmed from the stream; {copy}")
+            raise letter.refusal(f"its entry {entry_id} was trimmed from the stream; {_ADDS_A_COPY}")
         if state == "no group":
-            raise letter.refusal(f"the stream has no group {group!r} any more; {copy}")
+            raise letter.refusal(f"the stream has no group {group!r} any more; {_ADDS_A_COPY}")
+        return entry_id if state == "replayed" else None
+
+    def _add_copy(
+        self, letter: DeadLetterRecord, address: scripts.LetterAddress, envelope: Envelope
+    ) -> str | None:
+        # A plain stream's message that was sent without an envelope is added without one.
+        is_bare = self._topic.layout == "bare_stream" and not envelope.id
+        state, entry_id = scripts.replay(
+            self._topic,
+            address,
+            partition=envelope.partition,
+            data=encode_payload(envelope.payload) if is_bare else envelope.encode(),
+            group=envelope.for_group,
+            caller=self._caller,
+            dry_run=self.is_dry_run,
+        )
+        if state == "no group":
+            raise letter.refusal(
+                f"partition {envelope.partition} has no group {envelope.for_group!r} any more, "
+                f"and all others would skip its message; {_ADDS_A_COPY}"
+            )
         return entry_id if state == "replayed" else None

@@ -9,6 +9,7 @@ from typing import Any
 from conquiet.errors import TopicError
 from conquiet.mq.dead_letters.record import DeadLetterRecord
 from conquiet.mq.positions import Position
+from conquiet.mq.scripts import LetterAddress
 from conquiet.mq.topics import Topic
 
 #: Letters carry payloads and tracebacks, and every partition has a page in memory.
@@ -78,10 +79,10 @@ class DeadLetterStreams:
         command = ("MINID", "=", f"{ms}-0")
         return sum(self.topic.call("XTRIM", stream, *command) for stream in self._streams.values())
 
-    def address_of(self, letter: DeadLetterRecord) -> tuple[str, str]:
+    def address_of(self, letter: DeadLetterRecord) -> LetterAddress:
         """The stream of the letter, and its id there."""
         position = Position.parse(letter.id)
-        return self._streams[position.partition or 0], position.entry_id
+        return LetterAddress(self._streams[position.partition or 0], position.entry_id)
 
     def _letters(self, partition: int, start: str, end: str) -> Iterator[tuple[Position, DeadLetterRecord]]:
         suffix, of_partition = (f"@{partition}", partition) if self._is_per_partition else ("", None)

@@ -146,12 +146,9 @@ class PartitionChannel:
             raise result
         now_ms, sent_ms = _now_ms(), msg.envelope.timestamp_ms
         self._metrics.handled(seconds, max(0, now_ms - sent_ms) / 1000 if sent_ms else None)
-        if isinstance(result, Exception):
-            settlement = self._rules.for_error(msg, result, now_ms)
-        else:
-            settlement = self._rules.for_outcome(msg, result, now_ms)
+        settlement = self._rules.for_result(msg, result, now_ms)
         if settlement.kind == "retry" and self._config.ordering == "strict":
-            self._blocked.block(msg.id, msg.key)
+            self._blocked.block(msg.id, msg.as_delivered().key)
         return settlement
 
     def decide_malformed(self, entry: MalformedEntry) -> Settlement:
@@ -176,7 +173,7 @@ class PartitionChannel:
     def as_delivered(self, msg: MqMessage) -> MqMessage:
         """As `Channel.as_delivered`."""
         self._metrics.count("conquiet_mq_database_unavailable_total")
-        return replace(msg, envelope=msg.original_envelope())
+        return msg.as_delivered()
 
     def __str__(self) -> str:
         return str(self.partition)

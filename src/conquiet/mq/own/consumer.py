@@ -157,9 +157,9 @@ class PartitionConsumer:
             self._fatal = self._fatal or error
 
     def _rebalance(self) -> None:
-        members = self._leases.store.heartbeat(self.config.consumer_name, self.config.lease_ttl_ms)
-        # It may have grown; if it was deleted, its name would be a plain stream: another key.
+        # It may have grown. Before the heartbeat, which must leave nothing in a topic that was deleted.
         self.topic = Topics(self.topic.client).open_again(self.topic)
+        members = self._leases.store.heartbeat(self.config.consumer_name, self.config.lease_ttl_ms)
         wanted = plan(self.config.consumer_name, members, self.topic.partition_count, self.owned)
         for partition in wanted.release:
             self._owned[partition].loop.stop()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from conquiet.errors import TopicError
 from conquiet.mq.scripts import run_script
-from conquiet.mq.topics import Topic
+from conquiet.mq.topics import Topic, Topics
 from conquiet.queue.connection import as_text
 
 
@@ -56,16 +56,26 @@ class LeaseStore:
     def acquire(
         self, partition: int, owner: str, ttl_ms: int, *, replaces: Sequence[str] = ()
     ) -> Lease | None:
-        """The lease, or `None` if another consumer has it who is not one of those to be replaced."""
+        """The lease, or `None` if another consumer has it who is not one of those to be replaced.
+
+        Raises:
+            TopicError: the topic was deleted.
+        """
         keys = [
             self._topic.keys.lease(self._group, partition),
             self._topic.keys.epoch(self._group, partition),
             self._topic.keys.groups(partition),
         ]
-        arguments = (owner, ttl_ms, self.now, self._group, self._instance, *replaces)
-        seal = (keys[0], self._instance)
-        (epoch,) = run_script(self._topic, "acquire_lease", keys, arguments, seal=seal, group=self._group)
-        return None if epoch is None else Lease(partition, owner, epoch)
+        if self._topic.layout != "bare_stream":
+            keys.append(self._topic.keys.stream(partition))
+        for _ in range(2):
+            arguments = (owner, ttl_ms, self.now, self._group, self._instance, *replaces)
+            seal = (keys[0], self._instance)
+            (epoch,) = run_script(self._topic, "acquire_lease", keys, arguments, seal=seal, group=self._group)
+            if epoch != b"no stream":
+                return None if epoch is None else Lease(partition, owner, epoch)
+            Topics(self._topic.client).restore(self._topic)
+        raise TopicError(self._topic.name, "was deleted since it was opened")
 
     def renew(self, lease: Lease, ttl_ms: int, in_flight: Iterable[tuple[str, int]] = ()) -> bool:
         """Extend the lease and keep messages (entry id, delivery count) alive; `False` if it is lost."""

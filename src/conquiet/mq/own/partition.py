@@ -73,6 +73,7 @@ class LeasedPartition:
         self.group = group
         self.lease = lease
         self._leases = leases
+        self._is_bare = topic.layout == "bare_stream"
         keys, place = topic.keys, (group, lease.partition)
         self.stream = keys.stream(lease.partition)
         self._own_keys = [keys.lease(*place), self.stream, keys.waiting(*place), keys.failures(*place)]
@@ -100,8 +101,9 @@ class LeasedPartition:
 
     def create_group(self) -> None:
         """Create the group at the stream's beginning, unless it is there."""
+        # A topic has its streams: one that is missing was deleted, and must not come back.
         with self.topic.visible("XGROUP CREATE", group=self.group):
-            create_group(self.topic.client, self.stream, self.group)
+            create_group(self.topic.client, self.stream, self.group, create_stream=self._is_bare)
 
     def take_over(self, after: str | None, count: int, min_idle_ms: int | None = None) -> TakeOver:
         """Take one page of the pending entries, oldest first; each is counted when it begins.
@@ -198,14 +200,15 @@ class LeasedPartition:
     def _batch(
         self, entries: Sequence[Sequence[Any]], last_delivered: str = "", *, is_taken: bool = False
     ) -> Batch:
-        topic, group, partition = self.topic.name, self.group, self.partition
+        topic, group, partition, is_bare = self.topic.name, self.group, self.partition, self._is_bare
+        bare_stream = topic if is_bare else None
         batch = Batch(last_delivered=last_delivered)
         for raw_id, fields, count, failure in entries:
             entry_id = raw_id.decode()
             try:
                 data = data_of(fields)
                 payload = decode_payload(data)
-                check_envelope(payload)
+                check_envelope(payload, bare_stream=bare_stream)
             except ValueError as error:
                 # Redis has counted a new delivery; what is taken over is counted when it begins.
                 returned = count - (not is_taken) if isinstance(error, LaterVersionError) else None
@@ -216,7 +219,7 @@ class LeasedPartition:
             if is_taken:
                 # As it will be when it has begun.
                 count += 1
-            envelope = Envelope.of(payload, topic=topic, partition=partition)
+            envelope = Envelope.of(payload, topic=topic, partition=partition, is_bare=is_bare)
             batch.messages.append(
                 MqMessage(
                     topic=topic,

@@ -6,6 +6,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal
 
+from conquiet.arguments import check_non_negative_int, check_positive_int
+from conquiet.mq.envelope import MAX_RETRIES
+
 Backoff = Literal["fixed", "exponential", "jitter"]
 
 
@@ -27,11 +30,16 @@ class RetryPolicy:
     random: random.Random = field(default_factory=random.Random, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise ValueError(f"max_attempts must be at least 1, got {self.max_attempts!r}")
+        check_positive_int("max_attempts", self.max_attempts)
+        for name in ("base_delay_ms", "max_delay_ms"):
+            check_non_negative_int(name, getattr(self, name))
+        for name in ("retry_on", "never_on"):
+            kinds = getattr(self, name)
+            if not isinstance(kinds, tuple) or not all(_is_exception_class(kind) for kind in kinds):
+                raise TypeError(f"{name} must be a tuple of exception classes, got {kinds!r}")
         if self.backoff not in ("fixed", "exponential", "jitter"):
             raise ValueError(f"backoff must be 'fixed', 'exponential' or 'jitter', got {self.backoff!r}")
-        if not 0 <= self.base_delay_ms <= self.max_delay_ms:
+        if self.base_delay_ms > self.max_delay_ms:
             raise ValueError(
                 f"base_delay_ms must lie between 0 and max_delay_ms={self.max_delay_ms!r}, "
                 f"got {self.base_delay_ms!r}"
@@ -43,7 +51,8 @@ class RetryPolicy:
 
     def is_exhausted(self, attempt: int, max_retries: int | None = None) -> bool:
         """Whether attempt number `attempt` was the last one; `max_retries` is the message's own limit."""
-        return attempt >= (self.max_attempts if max_retries is None else max_retries + 1)
+        # Bounded here too: other programs send messages as well.
+        return attempt >= (self.max_attempts if max_retries is None else min(max_retries, MAX_RETRIES) + 1)
 
     def delay_ms(self, attempt: int, last_delay_ms: int = 0) -> int:
         """How long to wait after attempt number `attempt`, counted from 1."""
@@ -56,3 +65,7 @@ class RetryPolicy:
             case _:
                 delay = self.random.randint(self.base_delay_ms, 3 * max(self.base_delay_ms, last_delay_ms))
         return min(delay, self.max_delay_ms)
+
+
+def _is_exception_class(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)

@@ -60,6 +60,14 @@ class SettlementRules:
     mode: Literal["in_place", "requeue"]
     consumer: str
 
+    def for_result(self, msg: MqMessage, result: Outcome | Exception, now_ms: int) -> Settlement:
+        """The settlement of a handled message; what is retried or given up is as it was delivered."""
+        if isinstance(result, Ack):
+            return self.for_outcome(msg, result, now_ms)
+        if isinstance(result, Exception):
+            return self.for_error(msg.as_delivered(), result, now_ms)
+        return self.for_outcome(msg.as_delivered(), result, now_ms)
+
     def for_outcome(self, msg: MqMessage, outcome: Outcome, now_ms: int) -> Settlement:
         """The settlement of what a handler returned."""
         if isinstance(outcome, Ack):
@@ -169,8 +177,7 @@ class SettlementRules:
 
 def _content(msg: MqMessage) -> dict[str, Any]:
     try:
-        envelope = msg.original_envelope()
-        return {"headers": dict(envelope.headers), "envelope": json.loads(envelope.encode())}
+        return {"headers": dict(msg.headers), "envelope": json.loads(msg.envelope.encode())}
     except (TypeError, ValueError):
         # Some JSON can be read but not written again, as a lone surrogate: the bytes as they came.
         return raw_content([(b"data", msg.data)])
@@ -178,7 +185,7 @@ def _content(msg: MqMessage) -> dict[str, Any]:
 
 def _item(msg: MqMessage, failure: Mapping[str, Any]) -> bytes | None:
     try:
-        copy = msg.original_envelope().copied(
+        copy = msg.envelope.copied(
             attempt=msg.attempt, original_id=msg.original_id, for_group=msg.group, failure=failure
         )
         return f"{msg.partition}:".encode() + copy.encode()

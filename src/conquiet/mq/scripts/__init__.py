@@ -99,35 +99,70 @@ def create_topic(
     policies: str,
     mode: Literal["create", "grow"],
 ) -> int:
-    """Create or grow a topic; returns how many partitions it has now, 0 if there is nothing to grow."""
+    """Create or grow a topic, and the streams that its partitions lack.
+
+    Returns how many partitions it has now: 0 if there is nothing to grow, -1 while it is being deleted.
+    """
     name = keys.topic
-    used = [registry.registry, registry.meta(name), registry.partitions(name)]
+    used = [registry.registry, registry.meta(name), registry.partitions(name), registry.deleting(name)]
     streams = [keys.stream(partition) for partition in range(partitions)]
+    arguments = (name, "", keys.layout, policies, mode, *streams)
+    is_one_slot = keys.layout == "single"
     with visible_errors(mode, stream=name, group=None):
-        reply = script("create_topic").run(client, used, [name, "", keys.layout, policies, mode, *streams])
+        reply = script("create_topic").run(client, [*used, *streams] if is_one_slot else used, arguments)
+        if reply[1] == partitions and not is_one_slot:
+            for stream in streams:
+                script("create_stream").run(client, [stream], ())
     return int(reply[1])
 
 
-def send_once(topic: ScriptTopic, entry: OnceEntry, window_ms: int) -> Added:
-    """Add one entry, unless its dedupe id was added within the window."""
+def begin_delete(client: Client, registry: RegistryKeys, name: str) -> tuple[int, str] | None:
+    """Take a topic out of the registry; returns its partition count and layout, `None` if it is not there."""
+    keys = [registry.registry, registry.meta(name), registry.deleting(name)]
+    with visible_errors("delete", stream=name, group=None):
+        count, layout = script("begin_delete").run(client, keys, (name,))
+    return None if count is None else (int(count), layout.decode())
+
+
+def delete_partitions(
+    topic: ScriptTopic, partitions: Sequence[int], keys: Sequence[str], groups: Collection[bytes]
+) -> list[bytes]:
+    """Delete partitions that share a slot, with these keys; if other groups are there, only return those."""
+    streams = [topic.keys.stream(partition) for partition in partitions]
+    used = [topic.keys.groups(partitions[0]), *streams, *keys]
+    unknown: list[bytes] = run_script(topic, "delete_partitions", used, (len(streams), *groups))
+    return unknown
+
+
+def set_policies(client: Client, registry: RegistryKeys, name: str, policies: str) -> bool:
+    """Change the policies of a topic; `False` if it is not there."""
+    with visible_errors("set policies", stream=name, group=None):
+        return bool(script("set_policies").run(client, [registry.meta(name)], ("", policies)))
+
+
+def send_once(topic: ScriptTopic, entry: OnceEntry, window_ms: int) -> Added | None:
+    """Add one entry, unless its dedupe id was added within the window; `None` if its stream is not there."""
     reply = run_script(topic, "send_once", *_send_once_call(topic, [entry], window_ms))
-    return Added(as_text(reply[0]), bool(reply[1]))
+    return Added(as_text(reply[0]), bool(reply[1])) if reply else None
 
 
 def send_all_once(
     topic: ScriptTopic, entries: Sequence[OnceEntry], window_ms: int
-) -> list[Added | Exception]:
-    """Add entries in order, in one round trip; each entry of a partition that failed has its error."""
+) -> list[Added | Exception | None]:
+    """Add entries in order, in one round trip.
+
+    Each entry of a partition that failed has its error, of one whose stream is not there `None`.
+    """
     by_partition: dict[int, list[OnceEntry]] = {}
     for entry in entries:
         by_partition.setdefault(entry.partition, []).append(entry)
     calls = [_send_once_call(topic, some, window_ms) for some in by_partition.values()]
     with visible_errors("send_once", stream=topic.name, group=None):
         replies = script("send_once").run_all(topic.client, calls)
-    results: dict[int, Iterator[Added | Exception]] = {}
+    results: dict[int, Iterator[Added | Exception | None]] = {}
     for partition, reply in zip(by_partition, replies, strict=True):
-        if isinstance(reply, Exception):
-            results[partition] = repeat(reply)
+        if isinstance(reply, Exception) or not reply:
+            results[partition] = repeat(reply or None)
         else:
             pairs = zip(reply[::2], reply[1::2], strict=True)
             results[partition] = (Added(as_text(entry_id), bool(is_new)) for entry_id, is_new in pairs)
@@ -141,13 +176,20 @@ def _send_once_call(
     arguments: list[Argument] = [window_ms, ""]
     for entry in entries:
         arguments += (entry.dedupe_id or "", entry.data)
-    return [keys.stream(partition), keys.deduped(partition), keys.deduped_until(partition)], arguments
+    used = [keys.stream(partition), keys.deduped(partition), keys.deduped_until(partition)]
+    return used + _needed_stream(topic, partition), arguments
 
 
-def delay(topic: ScriptTopic, partition: int, name: str, data: bytes, delay_ms: int) -> None:
-    """Keep an entry under a name, to be added to its partition after the delay."""
+def delay(topic: ScriptTopic, partition: int, name: str, data: bytes, delay_ms: int) -> bool:
+    """Keep an entry under a name, to be added to its partition later; `False` if its stream is not there."""
     arguments = ("", delay_ms, name, f"{partition}:".encode() + data)
-    run_script(topic, "delay", _delayed_keys(topic, partition), arguments)
+    keys = _delayed_keys(topic, partition) + _needed_stream(topic, partition)
+    return run_script(topic, "delay", keys, arguments) is not None
+
+
+def _needed_stream(topic: ScriptTopic, partition: int) -> list[str]:
+    # A plain stream comes with its first entry; a topic's stream is there, or the topic was deleted.
+    return [] if topic.keys.layout == "bare_stream" else [topic.keys.stream(partition)]
 
 
 def forget_delayed(topic: ScriptTopic, partition: int, names: Sequence[bytes]) -> None:
@@ -173,13 +215,28 @@ def _delayed_keys(topic: ScriptTopic, partition: int) -> list[str]:
     return [topic.keys.delayed(partition), topic.keys.delayed_items(partition)]
 
 
+class LetterAddress(NamedTuple):
+    """Where one dead letter is."""
+
+    stream: str
+    letter_id: str
+
+
 def replay(
-    topic: ScriptTopic, letters: str, letter_id: str, *, partition: int, data: bytes, caller: str
-) -> str | None:
-    """Exchange a dead letter for a new entry and return its id; `None` if the letter is not there."""
-    keys = [letters, topic.keys.stream(partition), topic.keys.replayed(partition)]
-    added: bytes | None = run_script(topic, "replay", keys, (letter_id, data, caller))
-    return None if added is None else added.decode()
+    topic: ScriptTopic,
+    letter: LetterAddress,
+    *,
+    partition: int,
+    data: bytes,
+    group: str | None,
+    caller: str,
+    dry_run: bool,
+) -> tuple[Literal["replayed", "no letter", "no group"], str]:
+    """Exchange a dead letter for a new entry, for one group or for all, and return the entry's id."""
+    keys = [letter.stream, topic.keys.stream(partition), topic.keys.replayed(partition)]
+    arguments = (letter.letter_id, data, caller, group or "", int(dry_run))
+    state, *added = run_script(topic, "replay", keys, arguments, group=group)
+    return state.decode(), b"".join(added).decode()
 
 
 def replay_in_place(

@@ -65,3 +65,11 @@ local function claim(stream, group, owner, id, count, failures)
   end
   return {entry[1], entry[2], count, redis.call('HGET', failures, id) or ''}
 end
+
+-- An empty stream, unless the key is there.
+local function create_stream(key)
+  if redis.call('EXISTS', key) == 0 then
+    redis.call('XGROUP', 'CREATE', key, 'created', '$', 'MKSTREAM')
+    redis.call('XGROUP', 'DESTROY', key, 'created')
+  end
+end

@@ -1,10 +1,13 @@
 -- Adds entries to one stream in order, each unless its dedupe id was added within its window.
 --
 -- KEYS[1] the stream   KEYS[2] the dedupe ids   KEYS[3] until when each is known
+-- KEYS[4] of a topic, the stream once more: without it the partition was deleted, and nothing is added
 -- ARGV[1] window, ms   ARGV[2] now, ms, or ''   ARGV[3…] dedupe id, or '' for an entry without one, and data, in turn
 --
--- Returns for each entry its id, or that of the first one, and 1 if it was added now, 0 if not.
+-- Returns for each entry its id, or that of the first one, and 1 if it was added now, 0 if not; nothing at all if the
+-- partition was deleted.
 
+if KEYS[4] and redis.call('EXISTS', KEYS[4]) == 0 then return {} end
 local window, now = tonumber(ARGV[1]), now_ms(ARGV[2])
 -- Both keys are touched before anything is added: an entry whose id could not be kept would be added again.
 redis.call('HLEN', KEYS[2])

@@ -21,7 +21,7 @@ local function is_before(a, b)
   return is_less(a_sequence, b_sequence)
 end
 
-if redis.call('EXISTS', KEYS[1]) == 0 then return {KEYS[1], 0, 0, {}} end
+if redis.call('XLEN', KEYS[1]) == 0 then return {KEYS[1], 0, 0, {}} end
 local low, is_here = nil, {}
 for _, info in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   local group = {}

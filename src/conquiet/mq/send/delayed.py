@@ -7,6 +7,7 @@ import re
 import time
 
 from conquiet.logs import MessageLog, message_fields
+from conquiet.mq.deletion import buckets
 from conquiet.mq.metrics import emit
 from conquiet.mq.scripts import forget_delayed, move_due
 from conquiet.mq.topics import Topic, Topics
@@ -29,12 +30,12 @@ def move_delayed(topic: Topic, *, budget_s: float = 0.1) -> bool:
     topic = Topics(topic.client).open_again(topic)
     end = time.monotonic() + budget_s
     # By turns: on a cluster each partition has delayed messages of its own, and none waits for another.
-    buckets = _buckets(topic)
-    while buckets:
-        for partitions in buckets.copy():
+    left = buckets(topic, topic.partitions)
+    while left:
+        for partitions in left.copy():
             moved, stuck = move_due(topic, partitions, _CHUNK)
             if moved + len(stuck) < _CHUNK:
-                buckets.remove(partitions)
+                left.remove(partitions)
             if stuck:
                 emit("conquiet_mq_delayed_stuck_total", len(stuck), topic.name)
                 _log.warning(
@@ -48,7 +49,7 @@ def move_delayed(topic: Topic, *, budget_s: float = 0.1) -> bool:
                 )
         if time.monotonic() >= end:
             break
-    return bool(buckets)
+    return bool(left)
 
 
 def copies_for(topic: Topic, group: str) -> dict[int, list[bytes]]:
@@ -56,7 +57,7 @@ def copies_for(topic: Topic, group: str) -> dict[int, list[bytes]]:
     # As settle_and_read.lua names them; a group that consumes has a plain name, so it needs no escapes.
     is_copy = re.compile(rf"{re.escape(group)}:\d+-\d+:".encode())
     copies: dict[int, list[bytes]] = {}
-    for partition, *_ in _buckets(topic):
+    for partition, *_ in buckets(topic, topic.partitions):
         names: set[bytes] = set()  # a scan may return a name twice
         cursor = None
         while cursor != 0:
@@ -72,11 +73,3 @@ def forget(topic: Topic, partition: int, names: list[bytes]) -> None:
     """Remove delayed messages by their names."""
     for start in range(0, len(names), _CHUNK):
         forget_delayed(topic, partition, names[start : start + _CHUNK])
-
-
-def _buckets(topic: Topic) -> list[list[int]]:
-    """Partitions that share one set of delayed messages."""
-    buckets: dict[str, list[int]] = {}
-    for partition in topic.partitions:
-        buckets.setdefault(topic.keys.delayed(partition), []).append(partition)
-    return list(buckets.values())

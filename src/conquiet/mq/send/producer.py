@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from conquiet.arguments import check_name, check_non_negative_int, check_positive_int
 from conquiet.errors import TopicError
-from conquiet.mq.envelope import Envelope
+from conquiet.mq.envelope import MAX_RETRIES, Envelope
 from conquiet.mq.metrics import count_produced
 from conquiet.mq.scripts import Added, OnceEntry, delay, send_all_once, send_once
 from conquiet.mq.send.partitioners import HashPartitioner, Partitioner
@@ -35,7 +35,8 @@ class Message:
     key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     partition: int | None = None
-    #: How often it is tried again at most, whatever the consumers' policy says; `None` leaves it to them.
+    #: How often it is tried again at most, up to 1,000, whatever the consumers' policy says; `None` leaves it
+    #: to them.
     max_retries: int | None = None
     #: Within the producer's window a second message with this id is not added to the partition.
     dedupe_id: str | None = None
@@ -51,6 +52,8 @@ class Message:
             check_name("dedupe_id", self.dedupe_id)
         if self.max_retries is not None:
             check_non_negative_int("max_retries", self.max_retries)
+            if self.max_retries > MAX_RETRIES:
+                raise ValueError(f"max_retries must be at most {MAX_RETRIES}, got {self.max_retries!r}")
         for name, value in self.headers.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise TypeError(f"headers must be strings, got {name!r}: {value!r:.100}")
@@ -78,7 +81,6 @@ class Producer:
         """
         check_positive_int("dedupe_window_ms", dedupe_window_ms)
         self._topics = Topics(client)
-        self._client = client
         self._partitioner = partitioner or HashPartitioner()
         self._dedupe_window_ms = dedupe_window_ms
         self._create_streams = create_streams
@@ -105,7 +107,7 @@ class Producer:
             dedupe_id: within the window a second message with this id is not added; the first one's id is
                 returned. It is known in its partition, so give the same key; after the topic grew, a key may
                 be in another partition, which on a cluster does not know the id.
-            max_retries: tried again at most so often, whatever the consumers' policy says.
+            max_retries: tried again at most so often, up to 1,000, whatever the consumers' policy says.
         """
         check_non_negative_int("delay_ms", delay_ms)
         if delay_ms and dedupe_id is not None:
@@ -153,18 +155,24 @@ class Producer:
     def _send(self, name: str, message: Message, delay_ms: int) -> str:
         topic = self._open(name)
         envelope = self._envelope(topic, message)
-        partition, data = envelope.partition, envelope.encode()
-        if delay_ms:
-            added = Added(f"send:{uuid.uuid4().hex}", True)
-            delay(topic, partition, added.entry_id, data, delay_ms)
-        elif message.dedupe_id is None:
-            reply: bytes = topic.call("XADD", topic.keys.stream(partition), "*", "data", data)
-            added = Added(reply.decode(), True)
-        else:
-            added = send_once(topic, OnceEntry(partition, message.dedupe_id, data), self._dedupe_window_ms)
+        entry = OnceEntry(envelope.partition, message.dedupe_id, envelope.encode())
+        window_ms = self._dedupe_window_ms
+        added = _add(topic, entry, delay_ms, window_ms)
+        if added is None:
+            added = _add(self._restore(topic), entry, delay_ms, window_ms)
+        if added is None:
+            raise _deleted(name, 0, 1)
         if added.is_new:
-            count_produced(name, partition, 1)
+            count_produced(name, entry.partition, 1)
         return added.entry_id
+
+    def _restore(self, topic: Topic, added: int = 0, of: int = 1) -> Topic:
+        # The stream is not there: the topic was deleted since it was looked up, or lacks streams.
+        self._known.pop(topic.name, None)
+        try:
+            return self._topics.restore(topic)
+        except TopicError as error:
+            raise _deleted(topic.name, added, of) from error
 
     def _send_many(self, name: str, messages: list[Message], batch_size: int) -> list[str]:
         # After the messages are there: they may come slowly, and the topic grow meanwhile.
@@ -176,31 +184,25 @@ class Producer:
             is_once = is_once or message.dedupe_id is not None
         if is_once:
             batch_size = min(batch_size, _MOST_IN_A_SCRIPT)
-        streams = [topic.keys.stream(partition).encode() for partition in topic.partitions]
         ids: list[str] = []
         for start in range(0, len(entries), batch_size):
             batch = entries[start : start + batch_size]
-            replies: Sequence[str | Exception]
-            if is_once:
-                added = send_all_once(topic, batch, self._dedupe_window_ms)
-                replies = [one.entry_id if isinstance(one, Added) else one for one in added]
-                pairs = zip(batch, added, strict=True)
-                new = Counter(
-                    entry.partition for entry, one in pairs if isinstance(one, Added) and one.is_new
-                )
-            else:
-                new = Counter(entry.partition for entry in batch)
-                with topic.visible("XADD"):
-                    replies = add_entries(
-                        self._client, [(streams[entry.partition], entry.data) for entry in batch]
-                    )
+            replies = _add_all(topic, batch, self._dedupe_window_ms, is_once=is_once)
             ids += [reply for reply in replies if isinstance(reply, str)]
+            if None in replies:
+                topic = self._restore(topic, len(ids), len(entries))
+                left = [number for number, reply in enumerate(replies) if reply is None]
+                some = [batch[number] for number in left]
+                again = _add_all(topic, some, self._dedupe_window_ms, is_once=is_once)
+                for number, reply in zip(left, again, strict=True):
+                    replies[number] = reply
+                ids = ids[:start] + [reply for reply in replies if isinstance(reply, str)]
             for reply in replies:
                 if isinstance(reply, Exception):
                     operation = f"send_many ({len(ids)} of {len(entries)} messages are there)"
                     raise queue_error(operation, reply, stream=name, group=None) from reply
-            for partition, number in new.items():
-                count_produced(name, partition, number)
+                if reply is None:
+                    raise _deleted(name, len(ids), len(entries))
         return ids
 
     def _open(self, name: str) -> Topic:
@@ -233,6 +235,50 @@ class Producer:
             max_retries=message.max_retries,
             payload=message.payload,
         )
+
+
+def _add(topic: Topic, entry: OnceEntry, delay_ms: int, window_ms: int) -> Added | None:
+    if delay_ms:
+        waiting = f"send:{uuid.uuid4().hex}"
+        is_kept = delay(topic, entry.partition, waiting, entry.data, delay_ms)
+        return Added(waiting, True) if is_kept else None
+    if entry.dedupe_id is not None:
+        return send_once(topic, entry, window_ms)
+    stream = topic.keys.stream(entry.partition)
+    reply: bytes | None = topic.call("XADD", stream, *_options(topic), "*", "data", entry.data)
+    return None if reply is None else Added(reply.decode(), True)
+
+
+def _add_all(
+    topic: Topic, batch: Sequence[OnceEntry], window_ms: int, *, is_once: bool
+) -> list[str | Exception | None]:
+    replies: list[str | Exception | None]
+    if is_once:
+        added = send_all_once(topic, batch, window_ms)
+        replies = [one.entry_id if isinstance(one, Added) else one for one in added]
+        is_new = [isinstance(one, Added) and one.is_new for one in added]
+    else:
+        streams = {number: topic.keys.stream(number).encode() for number in topic.partitions}
+        with topic.visible("XADD"):
+            replies = add_entries(
+                topic.client,
+                [(streams[entry.partition], entry.data) for entry in batch],
+                *_options(topic),
+            )
+        is_new = [isinstance(reply, str) for reply in replies]
+    new = Counter(entry.partition for entry, counts in zip(batch, is_new, strict=True) if counts)
+    for partition, number in new.items():
+        count_produced(topic.name, partition, number)
+    return replies
+
+
+def _options(topic: Topic) -> tuple[str, ...]:
+    # Not to a topic that was deleted since it was looked up; a plain stream may be new.
+    return () if topic.layout == "bare_stream" else ("NOMKSTREAM",)
+
+
+def _deleted(name: str, added: int, of: int) -> TopicError:
+    return TopicError(name, f"was deleted: {added} of {of} messages were added to it before")
 
 
 def _with_headers(message: Message, headers: Mapping[str, str]) -> Message:

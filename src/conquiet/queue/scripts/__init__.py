@@ -19,14 +19,15 @@ _CREATE_GROUP, _CHANGE_PENDING, _TAKE_FROM, _REMOVE_CONSUMER, _ENQUEUE_ONCE = (
 )
 
 
-def create_group(client: Client, stream: str, group: str) -> None:
-    """Create the group at the stream's beginning, and the stream, unless they are there."""
+def create_group(client: Client, stream: str, group: str, *, create_stream: bool = True) -> None:
+    """Create the group at the stream's beginning, and maybe the stream, unless they are there."""
+    options = ("MKSTREAM",) if create_stream else ()
     try:
         try:
-            execute(client, "XGROUP CREATE", stream.encode(), group.encode(), "0-0", "MKSTREAM")
+            execute(client, "XGROUP CREATE", stream.encode(), group.encode(), "0-0", *options)
         except OutOfMemoryError:
             # Said before the server looks whether the group is there.
-            _CREATE_GROUP.run(client, [stream], [group.encode()])
+            _CREATE_GROUP.run(client, [stream], [group.encode(), *options])
     except ResponseError as error:
         if not str(error).startswith("BUSYGROUP"):
             raise

@@ -1,0 +1,16 @@
+-- Takes a topic out of the registry and its meta away: from now on it is not there. What a second call needs, after a
+-- crash in between, is kept until the end.
+--
+-- KEYS[1] the registry   KEYS[2] the meta   KEYS[3] the topic as it is being deleted
+-- ARGV[1] the topic
+--
+-- Returns {partition count, layout}, both false if there is no such topic.
+
+-- First: on a full server it is allowed, and then what follows is too.
+redis.call('SREM', KEYS[1], ARGV[1])
+local meta = redis.call('HMGET', KEYS[2], 'partitionCount', 'layout')
+if meta[1] then
+  redis.call('HSET', KEYS[3], 'partitionCount', meta[1], 'layout', meta[2])
+  redis.call('DEL', KEYS[2])
+end
+return redis.call('HMGET', KEYS[3], 'partitionCount', 'layout')

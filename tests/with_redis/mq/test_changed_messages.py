@@ -1,0 +1,118 @@
+"""Whatever a handler makes of its message, what is retried, requeued or given up is as it was sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue, drain
+from conquiet.errors import DrainError
+from conquiet.mq import DeadLetter, DeadLetters, Message, Retry, RetryPolicy, Topics, drain_partition
+from tests.eventually import eventually
+from tests.with_redis.mq.consuming import GROUP, Seen, quick, wait_until_finished
+
+SENT = {"order": 1, "lines": [{"sku": "a", "count": 2}], "customer": {"name": "anna"}}
+QUICK = DrainLimits(idle_ms=20)
+
+
+def change(msg) -> None:
+    """All that is within reach, nested too."""
+    msg.payload["order"] = 99
+    msg.payload["lines"][0]["count"] = 0
+    msg.payload["customer"].clear()
+    msg.payload["lines"].append("more")
+
+
+def change_all(msg) -> None:
+    change(msg)
+    msg.headers["trace"] = "changed"
+    msg.envelope.key = "changed"
+    msg.envelope.max_retries = 50
+    msg.envelope.payload = {"other": 1}
+
+
+def fail(msg, *_session):
+    raise ValueError(msg.id)
+
+
+def refuse(msg, *_session):
+    return DeadLetter("no")
+
+
+def again(msg, *_session):
+    return Retry(0)
+
+
+@pytest.mark.parametrize("mode", ["in_place", "requeue"])
+@pytest.mark.parametrize("end", [fail, refuse, again])
+def test_the_dead_letter_and_the_replay_of_a_changed_message_are_as_it_was_sent(topic, producer, end, mode):
+    sent = Message(payload=SENT, key="anna", headers={"trace": "abc"}, max_retries=0)
+    (entry_id,) = producer.send_many(topic.name, [sent])
+
+    def handler(msg):
+        change_all(msg)
+        return end(msg)
+
+    report = drain_partition(topic, 0, GROUP, handler, limits=QUICK, config=quick(retry_mode=mode))
+    (letter,) = DeadLetters(topic).list().letters
+    DeadLetters(topic).replay(letter.id)
+    seen = Seen()
+    drain_partition(topic, 0, GROUP, seen, limits=QUICK)
+
+    assert report.dead_lettered == 1
+    assert (letter.payload, letter.key, letter.headers) == (SENT, "anna", {"trace": "abc"})
+    assert letter.original_id == entry_id
+    assert [(msg.payload, msg.key, msg.headers) for msg in seen] == [(SENT, "anna", {"trace": "abc"})]
+
+
+@pytest.mark.parametrize("mode", ["in_place", "requeue"])
+@pytest.mark.parametrize("end", [fail, again])
+def test_every_attempt_gets_the_message_as_it_was_sent(topic, producer, start, end, mode):
+    producer.send(topic.name, SENT, key="anna", headers={"trace": "abc"})
+    seen = []
+
+    def handler(msg):
+        seen.append((msg.attempt, str(msg.payload), msg.key, dict(msg.headers)))
+        change_all(msg)
+        return end(msg) if msg.attempt < 3 else None
+
+    policy = RetryPolicy(base_delay_ms=1, max_delay_ms=5)
+    start(topic, handler, config=quick(retry_mode=mode, retry=policy))
+    eventually(lambda: len(seen) == 3)
+    wait_until_finished(topic)
+
+    assert seen == [(attempt, str(SENT), "anna", {"trace": "abc"}) for attempt in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("end", [fail, refuse])
+def test_the_dead_letter_of_a_plain_stream_is_as_it_was_enqueued(client, stream, engine, end):
+    def handler(msg, session):
+        change(msg)
+        return end(msg)
+
+    with RedisStreamsQueue(client, QueueConfig(stream, GROUP, "worker-1", block_ms=50)) as queue:
+        queue.enqueue(SENT)
+        limits = DrainLimits(idle_ms=20, max_deliveries=1)
+        if end is fail:
+            with pytest.raises(DrainError):
+                drain(queue, handler, engine, limits)
+        drain(queue, handler, engine, limits)
+    (letter,) = DeadLetters(Topics(client).open(stream)).list().letters
+
+    assert letter.payload == SENT
+
+
+@pytest.mark.parametrize("end", [fail, refuse, again])
+def test_a_plain_stream_that_is_consumed_as_a_partition_keeps_what_was_enqueued(client, stream, end):
+    client.xadd(stream, {"data": '{"order": 1, "lines": [{"count": 2}], "customer": {"name": "anna"}}'})
+    sent = {"order": 1, "lines": [{"count": 2}], "customer": {"name": "anna"}}
+    topic = Topics(client).open(stream)
+
+    def handler(msg):
+        change(msg)
+        return end(msg)
+
+    config = quick(retry=RetryPolicy(max_attempts=1))
+    drain_partition(topic, 0, GROUP, handler, limits=QUICK, config=config)
+    (letter,) = DeadLetters(topic).list().letters
+
+    assert letter.payload == sent
