@@ -20,6 +20,7 @@ from conquiet import (
     RedisStreamsQueue,
     StreamWriter,
 )
+from conquiet.mq import Producer, Topics
 from tests.eventually import eventually
 from tests.services import redis_binary, unavailable
 
@@ -102,6 +103,31 @@ def test_more_replicas_than_there_are_is_an_error_and_none_is_no_wait(client, st
     writer_of(client, stream, min_replicas=0).enqueue({"n": 1})
     with pytest.raises(NotReplicatedError, match="0 of min_replicas=2"):
         writer_of(client, stream, min_replicas=2).enqueue({"n": 2})
+
+
+TOPIC_SENDS = {
+    "send": lambda producer, topic: [producer.send(topic, {"n": 1})],
+    "send_once": lambda producer, topic: [producer.send(topic, {"n": 1}, dedupe_id="a")],
+    "send_many": lambda producer, topic: producer.send_many(topic, [{"n": 1}, {"n": 2}]),
+}
+
+
+@pytest.mark.parametrize("send", TOPIC_SENDS)
+def test_what_was_sent_to_a_topic_is_at_the_replica_or_an_error_names_it(
+    servers, client, stream, request, send
+):
+    topic = Topics(client).create(stream.replace(":", "-"))
+    producer = Producer(client, min_replicas=1, replica_timeout_ms=60_000)
+
+    ids = TOPIC_SENDS[send](producer, topic)
+    with redis.Redis.from_url(servers[1].url, decode_responses=True) as replica:
+        assert [entry_id for entry_id, _ in replica.xrange(topic.keys.stream(0))] == ids
+
+    request.getfixturevalue("stopped_replica")
+    with pytest.raises(NotReplicatedError) as caught:
+        Producer(client, min_replicas=1, replica_timeout_ms=100).send(topic, {"n": 3})
+    (last,) = caught.value.entry_ids or ()
+    assert client.xrevrange(topic.keys.stream(0), count=1)[0][0].decode() == last
 
 
 def test_a_queue_waits_as_its_config_says(servers, stream, stopped_replica):

@@ -17,6 +17,7 @@ from conquiet.mq.send.partitioners import HashPartitioner, Partitioner
 from conquiet.mq.topics import Topic, Topics, name_of
 from conquiet.payload import Payload
 from conquiet.queue.connection import Client, add_entries, queue_error
+from conquiet.queue.replicas import ReplicaWait
 from conquiet.tracing import Where, active_traces
 
 #: How long a topic is not looked up again: meanwhile two producers may place one key differently.
@@ -73,12 +74,17 @@ class Producer:
         partitioner: Partitioner | None = None,
         dedupe_window_ms: int = 24 * 3_600_000,
         create_streams: bool = False,
+        min_replicas: int = 0,
+        replica_timeout_ms: int = 1_000,
     ) -> None:
         """Send with this client.
 
         Args:
             create_streams: what is sent to a name that is not there goes to a new plain stream.
+            min_replicas: `send`, and each batch of `send_many`, waits until so many replicas have it.
+            replica_timeout_ms: for so long; then it raises a `NotReplicatedError`.
         """
+        self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
         check_positive_int("dedupe_window_ms", dedupe_window_ms)
         self._topics = Topics(client)
         self._partitioner = partitioner or HashPartitioner()
@@ -164,6 +170,7 @@ class Producer:
             raise _deleted(name, 0, 1)
         if added.is_new:
             count_produced(name, entry.partition, 1)
+        self._replicas.after(topic.client, [topic.keys.stream(entry.partition)], [added.entry_id])
         return added.entry_id
 
     def _restore(self, topic: Topic, added: int = 0, of: int = 1) -> Topic:
@@ -203,6 +210,7 @@ class Producer:
                     raise queue_error(operation, reply, stream=name, group=None) from reply
                 if reply is None:
                     raise _deleted(name, len(ids), len(entries))
+            self._replicas.after(topic.client, map(topic.keys.stream, topic.partitions), ids)
         return ids
 
     def _open(self, name: str) -> Topic:
