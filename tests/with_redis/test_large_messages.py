@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from conquiet.mq import Producer, Topics
+from conquiet.mq import DeadLetters, Producer, Topic, Topics
 from conquiet.queue import StreamWriter
 
 #: What the worker may need; 40 messages of 4 MB alone, as bytes and as payloads, are 320.
@@ -108,3 +108,21 @@ def test_a_topics_large_messages_are_taken_over_and_retried_within_the_limit(
 
     assert report["handled"] == 40
     assert report["peak_mb"] < LIMIT_MB
+
+
+def test_large_dead_letters_are_read_few_at_a_time(client, name, sender, monkeypatch):
+    sender("topic")(TINY, 0)
+    topic = Topics(client).open(name)
+    letters = topic.keys.dead_letters(0)
+    for _ in range(20):
+        client.xadd(letters, {"data": json.dumps(LARGE)})
+    counts: list[int] = []
+    call = Topic.call
+
+    def recorded(self, *command, **options):
+        counts.extend(command[command.index("COUNT") + 1 :] if command[0] == "XRANGE" else ())
+        return call(self, *command, **options)
+
+    monkeypatch.setattr(Topic, "call", recorded)
+    assert len(DeadLetters(topic).list().letters) == 20
+    assert counts == [10] + [1] * 11

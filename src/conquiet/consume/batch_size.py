@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from conquiet.consume.channel import Batch
@@ -40,6 +41,10 @@ class BatchSize:
             return
         sizes = [len(msg.data) for msg in batch.messages]
         sizes += [sum(len(value) for _, value in entry.fields) for entry in batch.malformed]
+        self.learn_bytes(sizes)
+
+    def learn_bytes(self, sizes: Sequence[int]) -> None:
+        """A read has brought entries of these sizes."""
         if sizes:
             # A large one is remembered for some batches: others may follow.
             self._bytes = max(1, *sizes, self._bytes // 2)
