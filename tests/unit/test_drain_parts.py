@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -11,23 +12,66 @@ from redis.crc import key_slot
 
 from conquiet import DrainFailure, DrainLimits, DrainReport
 from conquiet.consume import dead_letter_stream
-from conquiet.consume.engine import next_batch_size
+from conquiet.consume.batch_size import BATCH_BYTES, BatchSize
+from conquiet.errors import MalformedEntry
+from conquiet.queue.message import Delivery, QueueMessage
 
 
-def test_quick_batches_double_up_to_the_largest():
-    sizes = [10]
-    while len(sizes) < 6:
-        sizes.append(next_batch_size(sizes[-1], 0.01, 100))
+def sizes_of(messages: Sequence[int], seconds: float, largest: int = 100) -> list[int]:
+    """The batch sizes asked for, if each read brings messages of so many bytes."""
+    batch_size, sizes = BatchSize(largest), []
+    for message_bytes in messages:
+        sizes.append(batch_size.next)
+        data = b"x" * message_bytes
+        batch_size.learn(Delivery([QueueMessage("s", "g", "1-0", {}, data=data)] * batch_size.next, []))
+        batch_size.took(seconds)
+    return sizes
 
-    assert sizes == [10, 20, 40, 80, 100, 100]
+
+def test_the_first_read_asks_for_few_and_quick_batches_double_up_to_the_largest():
+    assert sizes_of([100] * 6, 0.01) == [10, 20, 40, 80, 100, 100]
+    assert sizes_of([100] * 3, 0.01, largest=3) == [3, 3, 3]
 
 
 def test_slow_batches_halve_down_to_one():
-    sizes = [10]
-    while len(sizes) < 6:
-        sizes.append(next_batch_size(sizes[-1], 2.0, 100))
+    assert sizes_of([100] * 6, 2.0) == [10, 5, 2, 1, 1, 1]
 
-    assert sizes == [10, 5, 2, 1, 1, 1]
+
+def test_large_messages_make_batches_smaller_at_once_and_small_ones_larger_step_by_step():
+    megabyte = 1 << 20
+
+    assert sizes_of([4 * megabyte] * 3, 0.01) == [10, 2, 2]
+    assert sizes_of([100, 100, 100, 4 * megabyte, 100, 100, 100, 100], 0.01) == [10, 20, 40, 80, 2, 4, 8, 16]
+
+
+def test_a_message_beyond_the_budget_is_read_alone():
+    assert sizes_of([2 * BATCH_BYTES] * 2, 0.01) == [10, 1]
+
+
+def test_malformed_entries_have_a_size_too():
+    batch_size = BatchSize(100)
+    entry = MalformedEntry("1-0", ((b"a", b"x" * BATCH_BYTES), (b"b", b"")), 1, "it has two fields")
+
+    batch_size.learn(Delivery([], [entry]))
+
+    assert batch_size.next == 1
+
+
+def test_where_the_channel_bounds_its_batches_itself_the_size_stays():
+    batch_size = BatchSize(100, adapts=False)
+
+    batch_size.learn(Delivery([QueueMessage("s", "g", "1-0", {}, data=b"x" * BATCH_BYTES)], []))
+    batch_size.took(60)
+
+    assert batch_size.next == 100
+
+
+def test_a_read_that_brought_nothing_teaches_nothing():
+    batch_size = BatchSize(100)
+
+    batch_size.learn(Delivery([], []))
+
+    assert batch_size.next == 10
 
 
 @pytest.mark.parametrize(

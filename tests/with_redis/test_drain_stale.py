@@ -113,13 +113,15 @@ def test_a_failure_is_tried_once_in_one_drain_even_if_everything_counts_as_stale
 
 
 def test_what_was_claimed_and_not_begun_is_handed_back(make_queue, engine, client, stream, abandoned):
-    abandoned(4, deliveries=2)
+    first, *_ = abandoned(5, deliveries=2)
 
     def handler(msg, session):
-        raise ValueError
+        # The first is claimed alone, all others together.
+        if msg.id != first:
+            raise ValueError
 
     with pytest.raises(ValueError) as caught:  # noqa: PT011 -- the handler's own
-        drain_stale(make_queue(), handler, engine, DrainLimits(max_messages=4, on_error="raise"))
+        drain_stale(make_queue(), handler, engine, DrainLimits(max_messages=5, on_error="raise"))
 
     counts = [row["times_delivered"] for row in client.xpending_range(stream, GROUP, "-", "+", 10)]
     assert counts == [3, 2, 2, 2]

@@ -29,8 +29,16 @@ class Message(Delivered, Protocol):
         """By which the inbox knows it: where it is from and its name there, the same for every copy of it."""
 
 
-M = TypeVar("M", bound=Message)
-M_co = TypeVar("M_co", bound=Message, covariant=True)
+class EntryMessage(Message, Protocol):
+    """One that was read from a stream."""
+
+    @property
+    def data(self) -> bytes:
+        """The bytes as they were read."""
+
+
+M = TypeVar("M", bound=EntryMessage)
+M_co = TypeVar("M_co", bound=EntryMessage, covariant=True)
 
 
 class Batch(Protocol[M_co]):
@@ -61,7 +69,8 @@ class Channel(Protocol[M]):
     max_outages_of_message: int
     #: Whether the last read looked for new messages: only then does an empty batch mean that there are none.
     is_caught_up: bool
-    #: Whether other consumers could take what waits here: then a slow handler reads fewer messages at a time.
+    #: Whether other consumers could take what waits here: then a read asks for as many as `BatchSize` says,
+    #: few for a slow handler or large messages. One that is not shared bounds the bytes of a batch itself.
     is_shared: bool
     #: Messages that were delivered and are another consumer's now, or were trimmed.
     claimed_by_others: int

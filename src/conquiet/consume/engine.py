@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Generic
 
 from conquiet.consume.attempt import Attempts
+from conquiet.consume.batch_size import BatchSize
 from conquiet.consume.channel import Channel, M
 from conquiet.consume.handling import MessageHandling
 from conquiet.consume.limits import DrainLimits
@@ -26,7 +27,6 @@ _log = MessageLog(logging.getLogger(__name__))
 
 #: A handled message is settled within this time, or as soon as the handler that runs then has ended.
 _SETTLE_WITHIN_S = 0.1
-_FIRST_BATCH = 10
 _IS_REFUSED = attrgetter("is_refused")
 _WHAT_FOLLOWS = {
     "leave": "stays pending",
@@ -34,13 +34,6 @@ _WHAT_FOLLOWS = {
     "requeue": "will be retried as a copy",
     "dead_letter": "becomes a dead letter",
 }
-
-
-def next_batch_size(size: int, seconds: float, largest: int) -> int:
-    """Double after a quick batch, halve after a slow one: a slow handler must not make many messages wait."""
-    if seconds < 0.25:
-        return min(size * 2, largest)
-    return max(size // 2, 1) if seconds > 1 else size
 
 
 class DrainLoop(Generic[M]):
@@ -64,6 +57,7 @@ class DrainLoop(Generic[M]):
         #: Cleared while the consumer is paused.
         self._gate = gate
         self._spans = Spans(channel.where, channel.stream)
+        self._sizes = BatchSize(limits.batch_size, adapts=channel.is_shared)
         self._tally = Tally(limits, keeps_failures=gate is None)
         #: Other threads look at the message in its handler.
         self.attempts = Attempts(channel, handling, self._spans)
@@ -104,14 +98,12 @@ class DrainLoop(Generic[M]):
         return report
 
     def _work(self) -> StopReason:
-        size = self._limits.batch_size
-        if self._channel.is_shared:
-            size = min(_FIRST_BATCH, size)
         while (reason := self._reason_to_stop()) is None:
             if self._wait_if_blocked():
                 continue
             if not self._queued and self.attempts.aside.messages:
                 self._queued.extend(self.attempts.take_due())
+            size = self._sizes.next
             read = len(self._queued) or self._read(size)
             if read is None:
                 return "idle"
@@ -124,8 +116,8 @@ class DrainLoop(Generic[M]):
                         self._handle(msg)
                 if self._unsettled and time.monotonic() - self._unsettled_since > _SETTLE_WITHIN_S:
                     self._settle()
-            if read == size and self._channel.is_shared:
-                size = next_batch_size(size, time.monotonic() - begun, self._limits.batch_size)
+            if read == size:
+                self._sizes.took(time.monotonic() - begun)
         return reason
 
     def _reason_to_stop(self) -> StopReason | None:
@@ -159,6 +151,7 @@ class DrainLoop(Generic[M]):
             return None
         count = self._tally.read(batch, started, is_caught_up=self._channel.is_caught_up)
         self._may_wait = count < size
+        self._sizes.learn(batch)
         self._spans.received(batch.messages, started_ns)
         self._queued.extend(batch.messages)
         for entry in batch.malformed:

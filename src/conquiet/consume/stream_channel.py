@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from conquiet.arguments import check_non_negative_int
+from conquiet.consume.batch_size import FEW_MESSAGES
 from conquiet.consume.dead_letter import (
     Cause,
     GivenUp,
@@ -100,7 +101,9 @@ class StreamChannel:
             self.settle(settled)
             settled = ()
         while self._pages:
-            delivery, self._after = self._pages[0](size, self._after)
+            # The first message alone, and then few: their last consumer may have died of too large a batch.
+            count = min(size, FEW_MESSAGES) if self._read_at else 1
+            delivery, self._after = self._pages[0](count, self._after)
             if self._after is not None:
                 self._read_at = time.monotonic()
                 return delivery

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,3 +117,16 @@ def test_in_whatever_order_heads_come_back_the_key_keeps_its_order_and_loses_not
 
     assert handled == list(range(8))
     assert parking.size == 0
+
+
+def test_no_more_is_read_when_what_is_parked_is_too_many_or_too_large(parking):
+    parking.block("1-0", "anna")
+    parking.park(message(2))
+
+    assert parking.is_full(1)
+    assert not parking.is_full(2)
+    large = replace(message(3), data=b"x" * (32 << 20))
+    parking.park(large)
+    assert parking.is_full(1_000)
+    parking.unblock("1-0")
+    assert not parking.is_full(1_000)

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from heapq import merge
 from typing import Any
 
+from conquiet.consume.batch_size import BatchSize
 from conquiet.errors import TopicError
 from conquiet.mq.dead_letters.record import DeadLetterRecord
 from conquiet.mq.positions import Position
 from conquiet.mq.scripts import LetterAddress
 from conquiet.mq.topics import Topic
+from conquiet.queue.message import pairs_of
 
-#: Letters carry payloads and tracebacks, and every partition has a page in memory.
+#: At most: letters carry payloads and tracebacks, and every partition has a page in memory.
 _PAGE = 50
 
 
@@ -87,8 +89,12 @@ class DeadLetterStreams:
     def _letters(self, partition: int, start: str, end: str) -> Iterator[tuple[Position, DeadLetterRecord]]:
         suffix, of_partition = (f"@{partition}", partition) if self._is_per_partition else ("", None)
         entries: list[Any] | None = None
-        while entries is None or len(entries) == _PAGE:
-            entries = self.topic.call("XRANGE", self._streams[partition], start, end, "COUNT", _PAGE)
+        sizes, count = BatchSize(_PAGE), 0
+        while entries is None or len(entries) == count:
+            count = sizes.next
+            entries = self.topic.call("XRANGE", self._streams[partition], start, end, "COUNT", count)
+            sizes.learn_bytes([sum(len(value) for _, value in pairs_of(fields)) for _, fields in entries])
+            sizes.took(0.0)
             for entry_id, fields in entries:
                 letter_id = entry_id.decode() + suffix
                 yield (

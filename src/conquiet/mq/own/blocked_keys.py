@@ -6,10 +6,14 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from conquiet.consume.batch_size import BATCH_BYTES
 from conquiet.mq.envelope import MqMessage
 from conquiet.queue.message import entry_id_order
 
 _Order = tuple[int, int]
+
+#: What may be parked in one partition, whatever its number.
+_MAX_BYTES = 4 * BATCH_BYTES
 
 
 @dataclass(slots=True)
@@ -36,6 +40,10 @@ class BlockedKeys:
     def __iter__(self) -> Iterator[MqMessage]:
         """All that is parked."""
         return (msg for line in self._blocked_keys.values() for msg in line.parked)
+
+    def is_full(self, max_size: int) -> bool:
+        """Whether so many are parked, or so large ones, that no more should be read."""
+        return self.size >= max_size or sum(len(msg.data) for msg in self) >= _MAX_BYTES
 
     def block(self, head_id: str, key: str | None) -> None:
         """A message waits for its retry: what comes after it with the same key is to be parked."""

@@ -62,8 +62,7 @@ class PartitionChannel:
         self.max_outage_s = config.max_outage_s
         self.max_outages_of_message = config.retry.max_attempts
         self.claimed_by_others = 0
-        self.is_caught_up = False
-        self._was_due = False
+        self.is_caught_up = self._was_due = False
 
     @property
     def can_settle(self) -> bool:
@@ -94,7 +93,7 @@ class PartitionChannel:
                 self._was_due = True
                 return due
         self.is_caught_up, self._was_due = True, False
-        is_full = self._blocked.size >= self._config.max_parked
+        is_full = self._blocked.is_full(self._config.max_parked)
         batch = self._settle_and_read(settled, 0 if is_full else size)
         self.in_flight |= {msg.id: msg.delivery_count for msg in batch.messages}
         if not batch:

@@ -24,7 +24,8 @@ class ConsumerConfig:
     retry_mode: Literal["in_place", "requeue"] = "in_place"
     #: "strict": while a message waits for its retry, later ones of the same key wait behind it.
     ordering: Literal["default", "strict"] = "default"
-    #: With strict ordering: messages that may wait behind others before the partition reads no more.
+    #: With strict ordering: messages that may wait behind others, or 32 MiB of them, before the partition
+    #: reads no more.
     max_parked: int = 1_000
     batch_size: int = DEFAULT_BATCH_SIZE
     #: How long one read waits for new messages.

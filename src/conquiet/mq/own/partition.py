@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from conquiet.consume.batch_size import BATCH_BYTES
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import LeaseLostError, MalformedEntry, QueueError
 from conquiet.logs import message_fields
@@ -113,7 +114,7 @@ class LeasedPartition:
         """
         start = "-" if after is None else f"({after}"
         idle = "" if min_idle_ms is None else min_idle_ms
-        last, entries, waiting, vanished = self._fenced("take_over", start, count, idle)
+        last, entries, waiting, vanished = self._fenced("take_over", start, count, BATCH_BYTES, idle)
         self._turn += bool(entries or vanished)
         return TakeOver(
             batch=self._batch(entries, is_taken=True),
@@ -124,7 +125,7 @@ class LeasedPartition:
 
     def take_due(self, count: int) -> Due:
         """Take entries whose retry is due; each is counted when it begins."""
-        entries, next_due_ms, vanished, unknown = self._fenced("take_due", count)
+        entries, next_due_ms, vanished, unknown = self._fenced("take_due", count, BATCH_BYTES)
         self._turn += bool(entries or vanished)
         return Due(
             batch=self._batch(entries, is_taken=True),
@@ -144,7 +145,7 @@ class LeasedPartition:
             else:
                 others += (settlement.kind, settlement.entry_id, settlement.delivery_count)
                 others += (settlement.first, settlement.second)
-        arguments = (count, len(once), *once, *others)
+        arguments = (count, BATCH_BYTES, len(once), *once, *others)
         reply, entries, last = self._fenced("settle_and_read", *arguments, keys=self._settle_keys)
         self._turn += bool(settlements or entries)
         return _effects(settlements, reply), self._batch(

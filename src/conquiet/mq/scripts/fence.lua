@@ -47,6 +47,14 @@ local function end_turn(lease)
   redis.call('HINCRBY', lease, 'turn', 1)
 end
 
+-- The bytes of an entry's fields: a batch is bounded by them, too.
+local function bytes_of(fields)
+  if #fields == 2 then return #fields[2] end
+  local bytes = 0
+  for _, part in ipairs(fields) do bytes = bytes + #part end
+  return bytes
+end
+
 -- Pending at this consumer, at this delivery count: nobody has taken the entry since.
 local function holds(stream, group, owner, id, count)
   local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]

@@ -3,7 +3,8 @@
 -- KEYS[1] the lease   KEYS[2] the stream   KEYS[3] the waiting set   KEYS[4] the failures
 -- KEYS[5] the dead letters   KEYS[6] the delayed set   KEYS[7] the delayed items
 -- ARGV[1] the owner   ARGV[2] the epoch   ARGV[3] now, ms, or ''   ARGV[4] the group   ARGV[5] the turn
--- ARGV[6] how many to read   ARGV[7] how many to ack that were delivered once   ARGV[8…] their entry ids
+-- ARGV[6] how many to read   ARGV[7] read no more after so many bytes
+-- ARGV[8] how many to ack that were delivered once   ARGV[9…] their entry ids
 -- then five for each other message to settle: what, entry id, delivery count, and two more:
 --   'ack'        '', ''
 --   'retry'      delay in ms, failure as JSON       stays pending and waits for its time
@@ -45,7 +46,7 @@ local function wrong_key(what)
   if needed[what] then redis.call('XACK', stream, group, '0-0') end
 end
 
-local last_once, is_checked = 7 + ARGV[7], {}
+local last_once, is_checked = 8 + ARGV[8], {}
 for i = last_once + 1, #ARGV, 5 do
   local problem = not is_checked[ARGV[i]] and wrong_key(ARGV[i])
   if problem then return redis.error_reply(problem) end
@@ -63,9 +64,9 @@ local function is_held(number, id, count)
 end
 
 local acked = {}
-look(ARGV[8], ARGV[last_once], last_once - 7)
-for i = 8, last_once do
-  if is_held(i - 8, ARGV[i], 1) then acked[#acked + 1] = ARGV[i] end
+look(ARGV[9], ARGV[last_once], last_once - 8)
+for i = 9, last_once do
+  if is_held(i - 9, ARGV[i], 1) then acked[#acked + 1] = ARGV[i] end
 end
 for start = 1, #acked, 500 do
   redis.call('XACK', stream, group, unpack(acked, start, math.min(start + 499, #acked)))
@@ -80,7 +81,7 @@ end
 look(ARGV[last_once + 2], ARGV[#ARGV - 3], (#ARGV - last_once) / 5)
 for i = last_once + 1, #ARGV, 5 do
   local what, id, count, first, second = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-  if is_held(last_once - 7 + (i - last_once - 1) / 5, id, count) then
+  if is_held(last_once - 8 + (i - last_once - 1) / 5, id, count) then
     if what == 'ack' then
       done(id, count)
     elseif what == 'retry' then
@@ -112,10 +113,20 @@ local function last_delivered()
   end
 end
 
-local entries, last = {}, ''
-if tonumber(ARGV[6]) > 0 then
-  local reply = redis.call('XREADGROUP', 'GROUP', group, owner, 'COUNT', ARGV[6], 'STREAMS', stream, '>')
-  if reply then entries = reply[1][2] else last = last_delivered() end
+-- A few at a time: only what was read tells how large it is.
+local entries, last, read = {}, '', 0
+local wanted, bytes_left = tonumber(ARGV[6]), tonumber(ARGV[7])
+while read < wanted and bytes_left > 0 do
+  local count = math.min(10, wanted - read)
+  local reply = redis.call('XREADGROUP', 'GROUP', group, owner, 'COUNT', count, 'STREAMS', stream, '>')
+  local some = reply and reply[1][2] or {}
+  for i = 1, #some do
+    entries[read + i] = some[i]
+    bytes_left = bytes_left - bytes_of(some[i][2])
+  end
+  read = read + #some
+  if #some < count then break end
 end
-if #ARGV > 7 or #entries > 0 then end_turn(KEYS[1]) end
+if wanted > 0 and read == 0 then last = last_delivered() end
+if #ARGV > 8 or #entries > 0 then end_turn(KEYS[1]) end
 return answer('done', refused, entries, last)

@@ -5,22 +5,23 @@
 -- KEYS[1] the lease   KEYS[2] the stream   KEYS[3] the waiting set   KEYS[4] the failures
 -- ARGV[1] the owner   ARGV[2] the epoch   ARGV[3] now, ms, or ''   ARGV[4] the group
 -- ARGV[5] the turn   ARGV[6] where to begin: '-' or '(' and an entry id   ARGV[7] how many
--- ARGV[8] take what others have and was idle for so long, ms; '' to take all
+-- ARGV[8] no further one after so many bytes   ARGV[9] take what others have and was idle for so long, ms; '' to take all
 --
 -- Answers 'lost', 'repeated', or 'done' with the last id seen or '', entries, ids that wait, and ids that are gone.
 
 local owner, group = ARGV[1], ARGV[4]
 local refused = refusal(now_ms(ARGV[3]))
 if refused then return refused end
-local last, entries, waiting, gone = '', {}, {}, {}
-local is_first = ARGV[8] == ''
+local last, entries, waiting, gone, bytes = '', {}, {}, {}, 0
+local is_first = ARGV[9] == ''
 local page
 if is_first then
   page = redis.call('XPENDING', KEYS[2], group, ARGV[6], '+', ARGV[7])
 else
-  page = redis.call('XPENDING', KEYS[2], group, 'IDLE', ARGV[8], ARGV[6], '+', ARGV[7])
+  page = redis.call('XPENDING', KEYS[2], group, 'IDLE', ARGV[9], ARGV[6], '+', ARGV[7])
 end
 for _, pending in ipairs(page) do
+  if bytes >= tonumber(ARGV[8]) then break end
   last = pending[1]
   if not is_first and pending[2] == owner then
     -- In flight, parked, or waiting for its retry.
@@ -28,7 +29,12 @@ for _, pending in ipairs(page) do
     waiting[#waiting + 1] = last
   else
     local entry = claim(KEYS[2], group, owner, last, pending[4], KEYS[4])
-    if entry then entries[#entries + 1] = entry else gone[#gone + 1] = last end
+    if entry then
+      entries[#entries + 1] = entry
+      bytes = bytes + bytes_of(entry[2])
+    else
+      gone[#gone + 1] = last
+    end
   end
 end
 if #entries + #gone > 0 then end_turn(KEYS[1]) end
