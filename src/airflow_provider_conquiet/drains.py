@@ -64,9 +64,6 @@ class TaskDrain(ABC):
             ) from first
         if report.stopped_by == "stop":
             raise AirflowException(f"stopped before the drain was done: {report.to_json()}")
-        queue = self.hook.queue(self.stream, self.group, self.task_try.consumer_name)
-        for name in (*ended_tries, self.task_try.consumer_name):
-            queue.remove_consumer(name)
         return report
 
     def known_consumers(self) -> list[str]:

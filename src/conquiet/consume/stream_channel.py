@@ -193,11 +193,7 @@ class StreamChannel:
         self.claimed_by_others += len(queued) - given
         if self._presence is not None:
             self.elsewhere = self._presence.leave()
-        if self.elsewhere.pending:
-            idle_ms = self.elsewhere.idle_ms
-            level = logging.WARNING if idle_ms >= self._queue.config.claim_idle_ms else logging.INFO
-            text = "%s entries of %s are pending at other consumers, the oldest for %.0f s"
-            _log.log(level, text, self.elsewhere.pending, self, idle_ms / 1000)
+            _log_elsewhere(self, self._queue.config.claim_idle_ms)
         return given
 
     def as_delivered(self, msg: QueueMessage) -> QueueMessage:
@@ -237,6 +233,14 @@ class StreamChannel:
                 letter=str(settlement.first),
             )
         settlement.is_refused, settlement.is_done = moved_to is None, True
+
+
+def _log_elsewhere(channel: StreamChannel, claim_idle_ms: int) -> None:
+    pending, idle_ms = channel.elsewhere.pending, channel.elsewhere.idle_ms
+    if pending:
+        level = logging.WARNING if idle_ms >= claim_idle_ms else logging.INFO
+        text = "%s entries of %s are pending at other consumers, the oldest for %.0f s"
+        _log.log(level, text, pending, channel, idle_ms / 1000)
 
 
 def _pages_of(presence: Presence, consumer: str) -> Page:

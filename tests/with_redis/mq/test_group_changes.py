@@ -79,16 +79,15 @@ def test_more_than_is_counted_is_unknown(topic, send, admin):
     assert (told.delivered_again, told.skipped) == (0, None)
 
 
-def test_a_reset_reaches_partitions_where_the_group_has_not_begun(wide, producer, admin, client):
+def test_a_reset_reaches_partitions_where_the_group_has_not_begun(wide, producer, admin):
     Hand(wide, 0)
     for partition in (0, 1):
         producer.send(wide.name, {}, partition=partition)
 
     resets = admin.reset_group(wide.name, GROUP, "end", dry_run=False)
 
-    assert [(reset.partition, reset.skipped) for reset in resets] == [(0, 1), (1, 1)]
+    assert [(reset.partition, reset.skipped) for reset in resets] == [(0, 1), (1, 1), (2, 0), (3, 0)]
     assert Hand(wide, 1).read() == []
-    assert not client.exists(wide.keys.stream(2))
 
 
 def test_only_consumers_without_pending_entries_that_are_not_alive_are_pruned(topic, send, admin, client):
@@ -197,3 +196,14 @@ def test_a_name_with_something_pending_stays_until_that_is_finished(topic, send,
 
     assert consumers(topic) == ["failing"]
     assert len(pending(topic)) == 1
+
+
+def test_the_next_owner_forgets_the_names_of_dead_ones(topic, send):
+    send(3)
+    topic.client.xgroup_create(topic.keys.stream(0), GROUP, "0")
+    for number in range(3):
+        topic.client.xreadgroup(GROUP, f"dead-{number}", {topic.keys.stream(0): ">"}, count=1)
+
+    report = drain_partition(topic, 0, GROUP, lambda _msg: None, config=quick(consumer_name="next"))
+
+    assert (report.handled, consumers(topic)) == (3, [])

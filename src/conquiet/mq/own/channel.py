@@ -17,10 +17,11 @@ from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import emit
 from conquiet.mq.own.blocked_keys import BlockedKeys
 from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.due_retries import DueRetries
 from conquiet.mq.own.metrics import PartitionMetrics
 from conquiet.mq.own.partition import Batch, LeasedPartition
 from conquiet.mq.own.settlement import SettlementRules
-from conquiet.mq.own.take_overs import TakeOvers, log_vanished
+from conquiet.mq.own.take_overs import TakeOvers
 from conquiet.queue.connection import longest_block_ms
 from conquiet.queue.message import entry_id_order
 
@@ -46,8 +47,7 @@ class PartitionChannel:
         #: Parked behind a message that another consumer has settled meanwhile.
         self._freed: list[MqMessage] = []
         self._take_overs = TakeOvers(partition, config.claim_idle_ms)
-        #: Monotonic time at which a retry may be due.
-        self._next_due = 0.0
+        self._retries = DueRetries(partition)
         longest = longest_block_ms(partition.topic.client, partition.stream) or config.block_ms
         self._block_ms = min(config.block_ms, longest)
         self._metrics = PartitionMetrics(partition.labels)
@@ -62,7 +62,7 @@ class PartitionChannel:
         self.max_outage_s = config.max_outage_s
         self.max_outages_of_message = config.retry.max_attempts
         self.claimed_by_others = 0
-        self.is_caught_up = self._was_due = False
+        self.is_caught_up = False
 
     @property
     def can_settle(self) -> bool:
@@ -83,21 +83,22 @@ class PartitionChannel:
             if taken or self._take_overs.has_more:
                 # All pages before anything else: what comes later in the stream is handled later.
                 return taken
-        # In turn with new messages: retries that fail quickly must not keep them waiting.
-        if self._freed or (not self._was_due and time.monotonic() >= self._next_due):
+        if self._freed or self._retries.are_due:
             self.settle(settled)
             settled = ()
             freed, self._freed = self._freed, []
             due = Batch(messages=freed) if freed else self._take_due(size)
             if due:
-                self._was_due = True
+                self._retries.have_had_their_turn = True
                 return due
-        self.is_caught_up, self._was_due = True, False
+        self.is_caught_up, self._retries.have_had_their_turn = True, False
         is_full = self._blocked.is_full(self._config.max_parked)
         batch = self._settle_and_read(settled, 0 if is_full else size)
         self.in_flight |= {msg.id: msg.delivery_count for msg in batch.messages}
         if not batch:
-            until_due_ms = int((min(self._next_due, self._take_overs.next_at) - time.monotonic()) * 1000)
+            until_due_ms = int(
+                (min(self._retries.next_at, self._take_overs.next_at) - time.monotonic()) * 1000
+            )
             block_ms = max(1, min(self._block_ms, until_due_ms, wait_ms or self._block_ms))
             if is_full:
                 time.sleep(block_ms / 1000)
@@ -188,11 +189,7 @@ class PartitionChannel:
         return replace(page.batch, messages=sorted((*freed, *page.batch.messages), key=_order))
 
     def _take_due(self, size: int) -> Batch:
-        due = self.partition.take_due(size)
-        log_vanished(self.partition, due.vanished, due.unknown)
-        # Nobody else schedules retries in an owned partition; an administrator may.
-        until_due_s = 1.0 if due.next_due_ms is None else due.next_due_ms / 1000
-        self._next_due = time.monotonic() + min(1.0, until_due_s)
+        due = self._retries.take(size)
         self.in_flight |= {msg.id: msg.delivery_count - 1 for msg in due.batch.messages}
         freed = [msg for entry_id in due.vanished for msg in self._blocked.unblock(entry_id)]
         for msg in due.batch.messages:
@@ -224,8 +221,7 @@ class PartitionChannel:
             # It waits no more, so nobody would open its key.
             self._freed += self._blocked.unblock(settlement.entry_id)
         elif settlement.kind == "retry":
-            # Not before it is settled: a look at the waiting set in between would find nothing due.
-            self._next_due = min(self._next_due, time.monotonic() + int(settlement.first) / 1000)
+            self._retries.scheduled(int(settlement.first))
         self.has_worked = self.has_worked or not settlement.is_refused
         if settlement.is_refused:
             _log_claimed(self.partition, settlement.entry_id)

@@ -37,5 +37,15 @@ for _, pending in ipairs(page) do
     end
   end
 end
+if last == '' then
+  -- The end of the list: the names that were taken over from have nothing pending now.
+  for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[2], group)) do
+    local consumer = {}
+    for i = 1, #info, 2 do consumer[info[i]] = info[i + 1] end
+    if consumer['pending'] == 0 and consumer['name'] ~= owner then
+      redis.call('XGROUP', 'DELCONSUMER', KEYS[2], group, consumer['name'])
+    end
+  end
+end
 if #entries + #gone > 0 then end_turn(KEYS[1]) end
 return answer('done', last, entries, waiting, gone)
