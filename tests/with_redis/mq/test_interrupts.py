@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from conquiet.consume.batch_size import BATCH_BYTES
 from conquiet.errors import QueueError
 from conquiet.mq import Producer, Topics
 from conquiet.mq.own.leases import LeaseStore
@@ -46,7 +47,7 @@ def test_after_an_interrupted_send_the_next_one_gets_its_own_id(shared, topic, h
 def owe_a_reply_of(hand, client, interrupts):
     """Leave an idle connection on which the reply to a read of this partition is still to come."""
     leased = hand.leased
-    arguments = (leased.lease.owner, leased.lease.epoch, "", GROUP, 0, 100, 0)
+    arguments = (leased.lease.owner, leased.lease.epoch, "", GROUP, 0, 100, BATCH_BYTES, 0)
     client.script_load(script("settle_and_read").text)
     interrupts.next_one()
     with pytest.raises(InterruptError):
