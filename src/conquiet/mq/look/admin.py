@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from conquiet.arguments import check_positive_int
 from conquiet.mq import scripts
 from conquiet.mq.clock import server_ms
@@ -121,11 +123,14 @@ class MqAdmin:
         *,
         retention_length: int | None = None,
         retention_ms: int | None = None,
+        without_groups: bool = False,
         dry_run: bool = False,
     ) -> tuple[PartitionTrim, ...]:
         """Remove what every group has finished and the retention given, or else the policy, does not keep.
 
         Args:
+            without_groups: also if the topic has no group at all, as one that only Spark or XREAD reads; else
+                nothing of it is removed, since a group that comes later begins with its first entry.
             dry_run: only count, up to 10,000 in each partition.
         """
         opened = self._open(topic)
@@ -133,6 +138,7 @@ class MqAdmin:
             retention = Retention.of_policies(opened)
         else:
             retention = Retention(length=retention_length, age_ms=retention_ms)
+        retention = replace(retention, without_groups=without_groups)
         groups = group_names(group_marks(opened))
         return tuple(
             trim_partition(opened, partition, retention, groups, dry_run=dry_run)

@@ -264,6 +264,7 @@ def trim(
     age_ms: int | None,
     limit: int,
     dry_run: bool,
+    without_groups: bool,
 ) -> tuple[int, bool, tuple[str, ...]]:
     """Remove finished entries of a partition, or count them.
 
@@ -271,7 +272,7 @@ def trim(
     """
     keys = [topic.keys.stream(partition)]
     kept = ("" if length is None else length, "" if age_ms is None else age_ms)
-    arguments = (*kept, "", limit, int(dry_run), *groups)
+    arguments = (*kept, "", limit, int(dry_run), int(without_groups), *groups)
     removed, has_more, missing = run_script(topic, "trim", keys, arguments, seal=keys)
     return removed, bool(has_more), tuple(name.decode() for name in missing)
 
