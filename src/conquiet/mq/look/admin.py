@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from conquiet.arguments import check_positive_int
 from conquiet.mq import scripts
 from conquiet.mq.clock import server_ms
+from conquiet.mq.look.delayed import DelayedMessage, cancel_delayed, delayed_messages
 from conquiet.mq.look.group_changes import PartitionReset, PrunedConsumer, delete_group, id_before
 from conquiet.mq.look.owners import GroupOwners, group_owners, live_members
 from conquiet.mq.look.pending import PendingPage, PendingQuery, PendingSort, pending_page
@@ -70,6 +72,18 @@ class MqAdmin:
         query = PendingQuery(limit=limit, cursor=cursor, sort=sort, min_idle_ms=min_idle_ms)
         opened = self._open(topic)
         return pending_page(opened, group, partitions_with(opened, group), query)
+
+    def delayed(self, topic: Topic | str, *, limit: int = 100) -> tuple[DelayedMessage, ...]:
+        """What waits to be added, sent with a delay or to be retried as a copy: the next one due first."""
+        check_positive_int("limit", limit)
+        return delayed_messages(self._open(topic), limit)
+
+    def cancel_delayed(self, topic: Topic | str, names: Iterable[str]) -> int:
+        """Delete delayed messages for good, by their names, and return how many there were.
+
+        Of a copy that waits for its retry, the message is lost to its group: it is not a dead letter.
+        """
+        return cancel_delayed(self._open(topic), names)
 
     def owners(self, topic: Topic | str, group: str) -> GroupOwners:
         """Which consumers own which partition since when, and which are alive."""

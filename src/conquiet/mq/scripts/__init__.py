@@ -192,9 +192,10 @@ def _needed_stream(topic: ScriptTopic, partition: int) -> list[str]:
     return [] if topic.keys.layout == "bare_stream" else [topic.keys.stream(partition)]
 
 
-def forget_delayed(topic: ScriptTopic, partition: int, names: Sequence[bytes]) -> None:
-    """Remove delayed entries by their names."""
-    run_script(topic, "forget_delayed", _delayed_keys(topic, partition), names)
+def forget_delayed(topic: ScriptTopic, partition: int, names: Sequence[bytes]) -> int:
+    """Remove delayed entries by their names, and return how many there were."""
+    forgotten: int = run_script(topic, "forget_delayed", _delayed_keys(topic, partition), names)
+    return forgotten
 
 
 def move_due(
