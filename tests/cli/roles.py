@@ -225,6 +225,9 @@ def mq_admin(client) -> None:
     topics.grow("refunds", 2)
     topics.change_policies("refunds", TopicPolicies(retention_length=10))
     Producer(client).send_many("refunds", [{"n": n} for n in range(4)])
+    waiting = Producer(client).send("refunds", {"n": 4}, delay_ms=60_000)
+    assert [message.name for message in admin.delayed("refunds")] == [waiting]
+    assert admin.cancel_delayed("refunds", [waiting]) == 1
     letters = DeadLetters(topics.open(TOPIC))
     (letter, *others) = letters.list().letters
     assert letters.replay(letter.id) is not None

@@ -281,3 +281,17 @@ def test_the_policies_of_a_topic_are_changed_by_a_command_of_their_own(run, topi
     assert "exists with other policies" in refused.err
     assert changed.json["policies"] == {"retention_length": 6, "retention_ms": None, "trim_every_s": 60}
     assert run("topics", "create", topic, "--keep", "6", "--trim-every", "60s").code == 0
+
+
+def test_delayed_messages_are_listed_and_cancelled(run, topic):
+    run("topics", "create", topic)
+    run("enqueue", topic, '{"n": 1}', "--delay", "5m")
+
+    listed = run("delayed", "list", topic, "--json").json
+    (message,) = listed["messages"]
+    stats = run("stats", topic, "--json").json["topics"][0]
+
+    assert (listed["count"], stats["delayed"], message["payload"], message["group"]) == (1, 1, {"n": 1}, None)
+    assert run("delayed", "cancel", topic, message["name"], "--yes", "--json").json["cancelled"] == 1
+    assert run("delayed", "cancel", topic, message["name"], "--yes").code == 1
+    assert run("delayed", "list", topic, "--json").json["count"] == 0

@@ -50,6 +50,7 @@ def test_every_command_is_there():
         *("topics list", "topics create", "topics grow", "topics policies", "topics delete"),
         *("groups list", "groups reset", "groups delete"),
         *("dlq list", "dlq show", "dlq replay", "dlq purge"),
+        *("delayed list", "delayed cancel"),
         *("consumers list", "consumers prune", "metrics serve"),
     }
 

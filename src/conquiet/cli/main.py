@@ -9,6 +9,7 @@ import typer
 from conquiet import __version__
 from conquiet.cli.commands.claim_stale import claim_stale
 from conquiet.cli.commands.consumers import list_consumers, prune_consumers
+from conquiet.cli.commands.delayed import cancel_delayed, list_delayed
 from conquiet.cli.commands.dlq import list_letters, purge_letters, replay_letters, show_letter
 from conquiet.cli.commands.doctor import doctor
 from conquiet.cli.commands.drain import drain
@@ -59,6 +60,10 @@ _GROUPS: dict[tuple[str, str], dict[str, Command]] = {
         "show": show_letter,
         "replay": replay_letters,
         "purge": purge_letters,
+    },
+    ("delayed", "Messages that wait to be added: sent with a delay, or to be retried as a copy."): {
+        "list": list_delayed,
+        "cancel": cancel_delayed,
     },
     ("consumers", "Consumers that a group knows."): {"list": list_consumers, "prune": prune_consumers},
     ("metrics", "Figures for Prometheus."): {"serve": serve_metrics},

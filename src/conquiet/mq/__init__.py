@@ -12,6 +12,7 @@ from conquiet.mq.dead_letters.replay import ReplayReport
 from conquiet.mq.envelope import Envelope, MqMessage
 from conquiet.mq.look.admin import MqAdmin
 from conquiet.mq.look.collector import MqCollector
+from conquiet.mq.look.delayed import DelayedMessage
 from conquiet.mq.look.stats import total_backlog
 from conquiet.mq.own.retry import RetryPolicy
 from conquiet.mq.send.partitioners import (
@@ -47,6 +48,7 @@ __all__ = [
     "DeadLetterPage",
     "DeadLetterRecord",
     "DeadLetters",
+    "DelayedMessage",
     "Envelope",
     "HashPartitioner",
     "LeaseLostError",

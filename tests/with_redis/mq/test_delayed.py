@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from conquiet.mq import Envelope, TopicError
+from conquiet import DrainLimits
+from conquiet.mq import Envelope, MqAdmin, MqCollector, Retry, TopicError, drain_partition
 from conquiet.mq.send.delayed import move_delayed
 from tests.eventually import eventually
-from tests.with_redis.mq.consuming import Seen, metric
+from tests.with_redis.mq.consuming import GROUP, Seen, metric, quick
 
 
 @pytest.fixture
@@ -79,3 +81,39 @@ def test_a_topic_that_was_deleted_moves_nothing_to_a_stream_of_its_name(topic, t
 
     assert not client.exists(topic.name)
     client.delete(topic.keys.delayed(0), topic.keys.delayed_items(0))
+
+
+def test_what_waits_is_counted_listed_and_cancelled(topic, producer, client):
+    later = producer.send(topic.name, {"n": 1}, key="anna", delay_ms=120_000)
+    entry_id = producer.send(topic.name, {"n": 2}, key="bert")
+    config = quick(retry_mode="requeue")
+    drain_partition(topic, 0, GROUP, lambda msg: Retry(60_000), limits=DrainLimits(idle_ms=20), config=config)
+    admin, registry = MqAdmin(client), CollectorRegistry()
+    registry.register(MqCollector(client, [topic.name]))
+
+    copy, sent = admin.delayed(topic.name)
+
+    assert admin.topic(topic.name).delayed == 2
+    assert registry.get_sample_value("conquiet_mq_delayed", {"topic": topic.name}) == 2
+    assert (sent.name, sent.group, sent.payload, sent.key, sent.attempt) == (later, None, {"n": 1}, "anna", 0)
+    assert (copy.group, copy.payload, copy.key, copy.attempt) == (GROUP, {"n": 2}, "bert", 1)
+    assert entry_id in copy.name
+    assert 0 < sent.due_at_ms - copy.due_at_ms < 120_000
+    assert admin.delayed(topic.name, limit=1) == (copy,)
+    assert admin.cancel_delayed(topic.name, [copy.name, sent.name, "other"]) == 2
+    assert (admin.delayed(topic.name), client.hlen(topic.keys.delayed_items(0))) == ((), 0)
+
+
+def test_what_waits_and_cannot_be_read_is_listed_all_the_same(topic, client):
+    for name, item in (("no data", None), ("no partition", b"x"), ("no json", b"0:{")):
+        client.zadd(topic.keys.delayed(0), {name: 5})
+        if item is not None:
+            client.hset(topic.keys.delayed_items(0), name, item)
+
+    found = MqAdmin(client).delayed(topic.name)
+
+    assert [(one.name, one.payload) for one in found] == [
+        ("no data", None),
+        ("no json", None),
+        ("no partition", None),
+    ]

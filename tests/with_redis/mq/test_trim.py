@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from conquiet import QueueError
@@ -254,3 +256,17 @@ def test_a_topic_that_cannot_be_trimmed_is_consumed_all_the_same(
 def test_a_policy_that_trims_must_say_what_it_keeps():
     with pytest.raises(ValueError, match="trim_every_s needs"):
         TopicPolicies(trim_every_s=60)
+
+
+def test_a_topic_without_groups_is_trimmed_when_asked_and_only_then(wide, producer, admin, client):
+    producer.send_many(wide.name, [{"n": n} for n in range(40)])
+    trim = partial(admin.trim, wide.name, retention_length=3)
+
+    assert sum(part.removed for part in trim()) == 0
+    assert sum(part.removed for part in trim(without_groups=True, dry_run=True)) == 28
+    assert sum(part.removed for part in trim(without_groups=True)) == 28
+    assert [client.xlen(wide.keys.stream(partition)) for partition in wide.partitions] == [3] * 4
+
+    # With one group, anywhere, the others wait for it as ever.
+    client.xgroup_create(wide.keys.stream(0), GROUP, "0-0")
+    assert sum(part.removed for part in admin.trim(wide.name, retention_length=0, without_groups=True)) == 0

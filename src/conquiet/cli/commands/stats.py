@@ -18,6 +18,7 @@ _COLUMNS = (
     ">pending",
     ">oldest waiting",
     ">oldest pending",
+    ">delayed",
     ">dead letters",
 )
 
@@ -49,16 +50,16 @@ def stats(
     def print_table() -> None:
         rows: list[tuple[Any, ...]] = []
         for topic in documents:
-            name, length, letters = topic["name"], topic["length"], topic["dead_letters"]
+            name, length, others = topic["name"], topic["length"], (topic["delayed"], topic["dead_letters"])
             if not topic["groups"]:
-                rows.append((name, "no group", length, None, None, None, None, letters))
+                rows.append((name, "no group", length, None, None, None, None, *others))
             for group in topic["groups"]:
                 parts = group["partitions"] if by_partition else [{**group, "length": length}]
                 for part in parts:
                     label = f"{name} p{part['partition']}" if by_partition else name
                     ages = (part["oldest_undelivered_age_ms"], part["oldest_pending_age_ms"])
                     figures = (part["length"], shown_lag(part["lag"]), part["pending"], *map(shown_age, ages))
-                    rows.append((label, group["group"], *figures, letters))
+                    rows.append((label, group["group"], *figures, *others))
         context.output.print_table(_COLUMNS, rows)
 
     context.output.show({"topics": documents}, print_table)

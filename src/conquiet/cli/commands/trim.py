@@ -21,6 +21,9 @@ def trim(
         int | None, typer.Option("--keep", help="Keep so many entries in each partition, finished or not.")
     ] = None,
     keep_for: Annotated[int | None, duration_option("--keep-for", "Keep what is younger than this.")] = None,
+    without_groups: Annotated[
+        bool, typer.Option("--without-groups", help="Also if no group reads it.")
+    ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -34,7 +37,11 @@ def trim(
         admin = MqAdmin(client)
         trims = context.confirmed(
             lambda is_dry_run: admin.trim(
-                name, retention_length=keep, retention_ms=keep_for, dry_run=is_dry_run
+                name,
+                retention_length=keep,
+                retention_ms=keep_for,
+                without_groups=without_groups,
+                dry_run=is_dry_run,
             ),
             lambda trims: f"Remove {_count(trims)} finished entries of {name!r}?",
             yes=yes,

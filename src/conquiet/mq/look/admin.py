@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from conquiet.arguments import check_positive_int
 from conquiet.mq import scripts
 from conquiet.mq.clock import server_ms
+from conquiet.mq.look.delayed import DelayedMessage, cancel_delayed, delayed_messages
 from conquiet.mq.look.group_changes import PartitionReset, PrunedConsumer, delete_group, id_before
 from conquiet.mq.look.owners import GroupOwners, group_owners, live_names
 from conquiet.mq.look.pending import PendingPage, PendingQuery, PendingSort, pending_page
@@ -69,6 +73,18 @@ class MqAdmin:
         opened = self._open(topic)
         return pending_page(opened, group, partitions_with(opened, group), query)
 
+    def delayed(self, topic: Topic | str, *, limit: int = 100) -> tuple[DelayedMessage, ...]:
+        """What waits to be added, sent with a delay or to be retried as a copy: the next one due first."""
+        check_positive_int("limit", limit)
+        return delayed_messages(self._open(topic), limit)
+
+    def cancel_delayed(self, topic: Topic | str, names: Iterable[str]) -> int:
+        """Delete delayed messages for good, by their names, and return how many there were.
+
+        Of a copy that waits for its retry, the message is lost to its group: it is not a dead letter.
+        """
+        return cancel_delayed(self._open(topic), names)
+
     def owners(self, topic: Topic | str, group: str) -> GroupOwners:
         """Which consumers own which partition since when, and which are alive."""
         return group_owners(self._open(topic), group)
@@ -121,11 +137,14 @@ class MqAdmin:
         *,
         retention_length: int | None = None,
         retention_ms: int | None = None,
+        without_groups: bool = False,
         dry_run: bool = False,
     ) -> tuple[PartitionTrim, ...]:
         """Remove what every group has finished and the retention given, or else the policy, does not keep.
 
         Args:
+            without_groups: also if the topic has no group at all, as one that only Spark or XREAD reads; else
+                nothing of it is removed, since a group that comes later begins with its first entry.
             dry_run: only count, up to 10,000 in each partition.
         """
         opened = self._open(topic)
@@ -133,6 +152,7 @@ class MqAdmin:
             retention = Retention.of_policies(opened)
         else:
             retention = Retention(length=retention_length, age_ms=retention_ms)
+        retention = replace(retention, without_groups=without_groups)
         groups = group_names(group_marks(opened))
         return tuple(
             trim_partition(opened, partition, retention, groups, dry_run=dry_run)

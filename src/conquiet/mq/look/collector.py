@@ -22,6 +22,7 @@ _PLACE = ("topic", "partition", "group")
 _GAUGES = {
     "conquiet_mq_topic_length": ("Entries in the stream, finished ones too.", ("topic", "partition")),
     "conquiet_mq_dead_letters": ("Dead letters that were neither replayed nor purged.", ("topic",)),
+    "conquiet_mq_delayed": ("Messages that wait to be added: delayed, or to be retried.", ("topic",)),
     "conquiet_mq_lag": ("Messages that the group has not been given; absent where unknown.", _PLACE),
     "conquiet_mq_pending": ("Messages delivered and not settled.", _PLACE),
     "conquiet_mq_oldest_pending_age_seconds": ("Age of the oldest pending message.", _PLACE),
@@ -74,12 +75,13 @@ class MqCollector(Collector):
     def _add_topic(self, families: _Families, name: str) -> None:
         admin = MqAdmin(self._client)
         topic = Topics(self._client).open(name)
-        lengths = admin.topic(name).lengths
+        stats = admin.topic(name)
         groups = admin.groups(name, count_limit=self._count_limit)
         letters = DeadLetters(topic).count()
-        for partition, length in enumerate(lengths):
+        for partition, length in enumerate(stats.lengths):
             families["conquiet_mq_topic_length"].add_metric((name, str(partition)), length)
         families["conquiet_mq_dead_letters"].add_metric((name,), letters)
+        families["conquiet_mq_delayed"].add_metric((name,), stats.delayed)
         for group in groups:
             for part in group.partitions:
                 figures = {

@@ -44,6 +44,8 @@ class Retention:
 
     length: int | None = None
     age_ms: int | None = None
+    #: Also trim a topic that has no group: what is sent to it may be for a group that comes later.
+    without_groups: bool = False
 
     def __post_init__(self) -> None:
         for name in ("length", "age_ms"):
@@ -107,6 +109,7 @@ def trim_partition(
             age_ms=retention.age_ms,
             limit=_MAX_COUNTED if dry_run else _CHUNK,
             dry_run=dry_run,
+            without_groups=retention.without_groups,
         )
         removed, steps = removed + removed_now, steps + 1
         if dry_run or not has_more or steps == max_steps:

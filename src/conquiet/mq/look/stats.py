@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from conquiet.errors import QueueError, TopicError
 from conquiet.mq.clock import server_ms
+from conquiet.mq.look.delayed import count_delayed
 from conquiet.mq.positions import Position
 from conquiet.mq.topics import Topic
 from conquiet.queue import BacklogStats, ConsumerBacklog, entry_id_order
@@ -36,6 +37,8 @@ class TopicStats:
     created_at_ms: int | None
     #: When its partitions or policies were last changed.
     updated_at_ms: int | None
+    #: Messages that wait to be added: sent with a delay, or copies to be retried.
+    delayed: int
 
     @property
     def partitions(self) -> int:
@@ -151,6 +154,7 @@ def topic_stats(topic: Topic) -> TopicStats:
         last_id=max(positions).entry_id if positions else None,
         created_at_ms=topic.created_at_ms,
         updated_at_ms=topic.updated_at_ms,
+        delayed=count_delayed(topic),
     )
 
 

@@ -192,9 +192,10 @@ def _needed_stream(topic: ScriptTopic, partition: int) -> list[str]:
     return [] if topic.keys.layout == "bare_stream" else [topic.keys.stream(partition)]
 
 
-def forget_delayed(topic: ScriptTopic, partition: int, names: Sequence[bytes]) -> None:
-    """Remove delayed entries by their names."""
-    run_script(topic, "forget_delayed", _delayed_keys(topic, partition), names)
+def forget_delayed(topic: ScriptTopic, partition: int, names: Sequence[bytes]) -> int:
+    """Remove delayed entries by their names, and return how many there were."""
+    forgotten: int = run_script(topic, "forget_delayed", _delayed_keys(topic, partition), names)
+    return forgotten
 
 
 def move_due(
@@ -264,6 +265,7 @@ def trim(
     age_ms: int | None,
     limit: int,
     dry_run: bool,
+    without_groups: bool,
 ) -> tuple[int, bool, tuple[str, ...]]:
     """Remove finished entries of a partition, or count them.
 
@@ -271,7 +273,7 @@ def trim(
     """
     keys = [topic.keys.stream(partition)]
     kept = ("" if length is None else length, "" if age_ms is None else age_ms)
-    arguments = (*kept, "", limit, int(dry_run), *groups)
+    arguments = (*kept, "", limit, int(dry_run), int(without_groups), *groups)
     removed, has_more, missing = run_script(topic, "trim", keys, arguments, seal=keys)
     return removed, bool(has_more), tuple(map(as_text, missing))
 

@@ -4,7 +4,8 @@
 --
 -- KEYS[1] the stream
 -- ARGV[1] keep at least so many entries, '' for any   ARGV[2] keep what is not older, ms, '' for any
--- ARGV[3] now, ms, or ''   ARGV[4] remove at most so many   ARGV[5] '1' to only count   ARGV[6…] the groups of the topic
+-- ARGV[3] now, ms, or ''   ARGV[4] remove at most so many   ARGV[5] '1' to only count
+-- ARGV[6] '1' to remove also if the topic has no group at all   ARGV[7…] the groups of the topic
 --
 -- Returns {the stream, removed, 1 if there may be more to remove, groups that the stream lacks}.
 
@@ -35,9 +36,11 @@ for _, info in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   if not low or is_before(mark, low) then low = mark end
 end
 local missing = {}
-for i = 6, #ARGV do
+for i = 7, #ARGV do
   if not is_here[ARGV[i]] then missing[#missing + 1] = ARGV[i] end
 end
+-- Nothing is unfinished where nobody reads: behind every entry.
+if not low and #ARGV == 6 and ARGV[6] == '1' then low = '18446744073709551615-18446744073709551615' end
 if not low or #missing > 0 then return {KEYS[1], 0, 0, missing} end
 if ARGV[2] ~= '' then
   local oldest_kept = string.format('%.0f-0', math.max(0, now_ms(ARGV[3]) - tonumber(ARGV[2])))
