@@ -55,6 +55,10 @@ class DrainConfig(LimitsConfig):
         gt=0,
         description="A message delivered more often becomes a dead letter instead of being handled.",
     )
+    take_over_dead: bool = Field(
+        default=_LIMITS.take_over_dead,
+        description="First handle what is pending at consumers whose drain has died.",
+    )
 
 
 class ClaimStaleConfig(DrainConfig):

@@ -31,8 +31,8 @@ class HandlingOperator(BaseOperator):
         group: the consumer group; it is created at the stream's start if it does not exist.
         handler: "package.module:function", or a function; called as handler(msg, session).
         stream: the key of the stream.
-        max_messages, max_duration_s, idle_ms, max_deliveries, batch_size: as in `DrainLimits`, which has the
-            defaults; keep `max_duration_s` below `execution_timeout`.
+        max_messages, max_duration_s, idle_ms, max_deliveries, take_over_dead, batch_size: as in
+            `DrainLimits`, which has the defaults; keep `max_duration_s` below `execution_timeout`.
         on_error: "continue" goes on after a failed message; "raise" stops at the first one and fails the task
             with its error.
         max_failures: how many failed messages fail the task, at once and without retries; `None` for any
@@ -66,6 +66,7 @@ class HandlingOperator(BaseOperator):
         on_error: Literal["raise", "continue"] = _DEFAULTS.on_error,
         max_failures: int | None = _DEFAULTS.max_failures,
         max_deliveries: int | None = _DEFAULTS.max_deliveries,
+        take_over_dead: bool = _DEFAULTS.take_over_dead,
         batch_size: int = _DEFAULTS.batch_size,
         inbox: bool | str = False,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
@@ -81,6 +82,7 @@ class HandlingOperator(BaseOperator):
         self.on_error = on_error
         self.max_failures = max_failures
         self.max_deliveries = max_deliveries
+        self.take_over_dead = take_over_dead
         self.batch_size = batch_size
         self.inbox = inbox
         self.redis_streams_conn_id = redis_streams_conn_id
@@ -105,6 +107,7 @@ class HandlingOperator(BaseOperator):
             idle_ms=optional_number("idle_ms", self.idle_ms, int),
             max_failures=optional_number("max_failures", self.max_failures, int),
             max_deliveries=optional_number("max_deliveries", self.max_deliveries, int),
+            take_over_dead=self.take_over_dead,
             on_error=self.on_error,
             batch_size=self.batch_size,
             should_stop=lambda: self._is_stopping,

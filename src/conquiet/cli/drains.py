@@ -59,6 +59,12 @@ class LimitOptions:
             "--max-deliveries", min=0, help="Streams: delivered more often, a message becomes a dead letter."
         ),
     ] = None
+    take_over_dead: Annotated[
+        bool | None,
+        typer.Option(
+            "--take-over-dead/--no-take-over-dead", help="Streams: first what drains that died have pending."
+        ),
+    ] = None
     on_error: Annotated[
         str | None,
         typer.Option(
@@ -76,7 +82,12 @@ class LimitOptions:
         given = {**asdict(self), "idle_ms": idle_ms}
         duration_ms = given.pop("max_duration")
         given["max_duration_s"] = duration_ms and duration_ms / 1000
-        chosen: dict[str, Any] = {name: value or None for name, value in given.items() if value is not None}
+        chosen: dict[str, Any] = {
+            # 0 is no limit.
+            name: value if isinstance(value, bool) else value or None
+            for name, value in given.items()
+            if value is not None
+        }
         return DrainLimits(should_stop=stopping.is_stopping, **chosen)
 
 
