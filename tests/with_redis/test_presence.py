@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from sqlalchemy import insert, select
@@ -16,6 +17,7 @@ from conquiet import ConsumerBusyError, DrainError, DrainLimits, Inbox, QueueCon
 from conquiet.queue.connection import key_beside
 from tests.conftest import effects
 from tests.eventually import eventually
+from tests.reports import report_of
 
 GROUP = "billing"
 SHORT = DrainLimits(max_messages=100, idle_ms=10)
@@ -217,6 +219,26 @@ def test_a_drain_that_was_taken_for_dead_goes_on_and_its_successor_has_the_name(
 
     assert report.handled == 1
     assert drains_of(client, stream)[b"worker"].endswith(b"another elsewhere:1:1:1")
+
+
+def test_a_drain_that_was_frozen_and_replaced_begins_no_other_message(make_queue, engine, client, stream):
+    queue = type(make_queue("worker"))(client, QueueConfig(stream, GROUP, "worker", claim_idle_ms=100))
+    first, second = queue.enqueue_many([{"n": 1}, {"n": 2}])
+
+    def freeze(msg, session) -> None:
+        write_effect(msg, session)
+        record = "99999999999999 another elsewhere:1:1:1"
+        client.hset(key_beside(stream, f"drains:{GROUP}"), "worker", record)
+        time.sleep(0.06)
+
+    with pytest.raises(ConsumerBusyError) as caught:
+        drain(queue, freeze, engine, SHORT)
+
+    report = report_of(caught.value)
+    assert (report.handled, report.claimed_by_others, report.handed_back) == (1, 1, 0)
+    assert effect_ids(engine) == [first]
+    (left,) = client.xpending_range(stream, GROUP, "-", "+", 10)
+    assert (left["message_id"].decode(), left["times_delivered"]) == (second, 1)
 
 
 def test_records_of_a_later_version_and_garbage_do_not_stop_a_drain(make_queue, engine, client, stream):

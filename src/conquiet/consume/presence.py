@@ -42,8 +42,18 @@ class Presence:
         self._thread = threading.Thread(
             target=self._renew, name=f"conquiet-heartbeat-{queue.config.consumer_name}", daemon=True
         )
+        #: Whether another drain lives under the name now: this one was taken for dead.
+        self.is_lost = False
         #: Consumers that died before this one began, with whatever is pending there.
         self.dead: list[str] = []
+
+    def check(self) -> None:
+        """Renew the heartbeat after a long time: this process may have been frozen.
+
+        Raises:
+            ConsumerBusyError: another drain lives under the name now, and has this one's messages.
+        """
+        self._join()
 
     def leave(self) -> Elsewhere:
         """End it, and return what is pending at other consumers."""
@@ -84,7 +94,7 @@ class Presence:
         if isinstance(joined, Busy) and _is_dead(joined):
             joined = self._call_join(replaces=joined.instance)
         if isinstance(joined, Busy):
-            config = self._config
+            config, self.is_lost = self._config, True
             raise ConsumerBusyError(
                 config.consumer_name,
                 stream=config.stream_key,

@@ -137,6 +137,8 @@ class StreamChannel:
         """As `Channel.next_message`."""
         # Others may claim what waits here; ask which ones are still pending at this consumer before that.
         if time.monotonic() - self._read_at >= self._renew_after_s:
+            if self._presence is not None:
+                self._presence.check()
             kept = self._queue.renew(list(queued))
             self.claimed_by_others += len(queued) - len(kept)
             queued.clear()
@@ -189,7 +191,9 @@ class StreamChannel:
 
     def hand_back(self, queued: Sequence[QueueMessage]) -> int:
         """As `Channel.hand_back`: pending with the delivery count of before, and the next claim's to take."""
-        given = len(self._queue.hand_back(list(queued)))
+        # Another drain of the same name has them in hand: they must not be free for a third one.
+        is_lost = self._presence is not None and self._presence.is_lost
+        given = 0 if is_lost else len(self._queue.hand_back(list(queued)))
         self.claimed_by_others += len(queued) - given
         if self._presence is not None:
             self.elsewhere = self._presence.leave()
