@@ -23,7 +23,7 @@ from conquiet.consume.presence import Presence
 from conquiet.consume.report import Elsewhere
 from conquiet.consume.scripts import dead_letter
 from conquiet.errors import MalformedEntry, MalformedEntryError, MessageRejectedError
-from conquiet.queue import QueueMessage, RedisStreamsQueue
+from conquiet.queue import QueueConfig, QueueMessage, RedisStreamsQueue
 from conquiet.queue.connection import visible_errors
 from conquiet.queue.message import Delivery
 from conquiet.queue.stream import HANDED_BACK_IDLE_MS
@@ -162,7 +162,7 @@ class StreamChannel:
         if self._max_deliveries is None or msg.delivery_count <= self._max_deliveries:
             return None
         cause = Cause(error_type="DeliveredTooOften", message=f"delivered {msg.delivery_count} times")
-        return self._dead_letter(msg.id, msg.delivery_count, cause, message_content(msg))
+        return _dead_letter(self._queue.config, msg.id, msg.delivery_count, cause, message_content(msg))
 
     def decide(self, msg: QueueMessage, result: Outcome | Exception, _seconds: float) -> Settlement:
         """As `Channel.decide`: done, dead letter as the handler says, or pending as it is."""
@@ -173,7 +173,9 @@ class StreamChannel:
                 return Settlement("ack", msg.id, msg.delivery_count, outcome="skipped")
             case DeadLetter(reason):
                 cause = Cause(error_type="DeadLetter", message=reason)
-                return self._dead_letter(msg.id, msg.delivery_count, cause, message_content(msg))
+                return _dead_letter(
+                    self._queue.config, msg.id, msg.delivery_count, cause, message_content(msg)
+                )
             case Retry():
                 error: Exception = MessageRejectedError(msg.id, stream=self.stream, answer=result)
             case _:
@@ -183,7 +185,7 @@ class StreamChannel:
     def decide_malformed(self, entry: MalformedEntry) -> Settlement:
         """As `Channel.decide_malformed`: pending as it is, until it was delivered too often."""
         if self._max_deliveries is not None and entry.delivery_count > self._max_deliveries:
-            return self._dead_letter(entry.id, entry.delivery_count, *malformed_content(entry))
+            return _dead_letter(self._queue.config, entry.id, entry.delivery_count, *malformed_content(entry))
         config = self._queue.config
         place = {"stream": config.stream_key, "group": config.consumer_group}
         error = MalformedEntryError("drain", **place, entries=[entry], messages=())
@@ -207,24 +209,6 @@ class StreamChannel:
     def __str__(self) -> str:
         return f"stream {self.stream!r} for group {self._queue.config.consumer_group!r}"
 
-    def _dead_letter(
-        self, entry_id: str, delivery_count: int, cause: Cause, content: dict[str, Any]
-    ) -> Settlement:
-        config = self._queue.config
-        given_up = GivenUp(
-            topic=config.stream_key,
-            group=config.consumer_group,
-            original_id=entry_id,
-            attempts=delivery_count,
-            consumer=config.consumer_name,
-            now_ms=time.time_ns() // 1_000_000,
-        )
-        letter = given_up.letter(cause, content)
-        reason = f"{cause.error_type}: {cause.message}"
-        return Settlement(
-            "dead_letter", entry_id, delivery_count, letter, outcome="dead_lettered", reason=reason
-        )
-
     def _move(self, settlement: Settlement) -> None:
         config = self._queue.config
         with visible_errors("dead letter", stream=config.stream_key, group=config.consumer_group):
@@ -237,6 +221,22 @@ class StreamChannel:
                 letter=str(settlement.first),
             )
         settlement.is_refused, settlement.is_done = moved_to is None, True
+
+
+def _dead_letter(
+    config: QueueConfig, entry_id: str, delivery_count: int, cause: Cause, content: dict[str, Any]
+) -> Settlement:
+    given_up = GivenUp(
+        topic=config.stream_key,
+        group=config.consumer_group,
+        original_id=entry_id,
+        attempts=delivery_count,
+        consumer=config.consumer_name,
+        now_ms=time.time_ns() // 1_000_000,
+    )
+    letter = given_up.letter(cause, content)
+    reason = f"{cause.error_type}: {cause.message}"
+    return Settlement("dead_letter", entry_id, delivery_count, letter, outcome="dead_lettered", reason=reason)
 
 
 def _log_elsewhere(channel: StreamChannel, claim_idle_ms: int) -> None:
