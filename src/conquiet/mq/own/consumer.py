@@ -21,6 +21,7 @@ from conquiet.mq.keys import check_topic_part
 from conquiet.mq.look.retention import Trimmer
 from conquiet.mq.metrics import emit
 from conquiet.mq.own.assignment import plan
+from conquiet.mq.own.background import Background
 from conquiet.mq.own.channel_leases import ChannelLeases
 from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.owned import Owned, OwnedPartitions
@@ -31,11 +32,11 @@ from conquiet.mq.topics import Topic, Topics, topic_of
 _log = MessageLog(logging.getLogger(__name__))
 
 
-class PartitionConsumer:
+class PartitionConsumer(Background):
     """One member of a consumer group; `run()` works until `stop()`, once, and raises what is final.
 
-    Messages of a partition are handled one after the other. With an engine the handler is called with a
-    `DbSession`, and the message is settled after its commit.
+    A `with` block, or `start()`, runs it in a thread. Messages of a partition are handled one by one; with an
+    engine the handler is called with a `DbSession`, and the message is settled after its commit.
     """
 
     def __init__(
