@@ -12,6 +12,9 @@ CREATE DATABASE dagster OWNER dagster;
 CREATE DATABASE shop OWNER shop;
 REVOKE CONNECT ON DATABASE airflow, dagster, shop FROM PUBLIC;
 
+-- The transaction of a worker that is frozen ends, and another one handles its message.
+ALTER DATABASE shop SET idle_in_transaction_session_timeout = '10min';
+
 -- What the examples bill into; in dags/ and dagster_defs/ the same table.
 \connect shop
 SET ROLE shop;

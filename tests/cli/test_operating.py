@@ -80,6 +80,7 @@ def test_what_changes_something_for_good_needs_a_yes_off_a_terminal(run, letters
         return sorted((key, valkey.dump(key)) for key in streams)
 
     arguments = [word.format(topic=topic) for word in destructive]
+    valkey.execute_command("XGROUP", "CREATECONSUMER", f"stream:topic:{topic}:p:0", "billing", "gone")
     before = state()
 
     unconfirmed = run(*arguments)

@@ -170,6 +170,10 @@ MQ_SCENARIOS = {
     "mq_requeue": MqScenario(
         prepare=one_that_fails_once, run=requeue, sent=names("a", 1, 2, 3) | names("b", 1), max_copies=2
     ),
+    # Where the answer of an insert is lost, the copy fails, and a copy of it is added.
+    "mq_requeue_twice": MqScenario(
+        prepare=one_that_fails_once, run=requeue, sent=names("a", 1, 2, 3) | names("b", 1), max_copies=3
+    ),
     "mq_dead_letter": MqScenario(
         prepare=four_for_the_dead_letters,
         run=work(3),

@@ -109,7 +109,7 @@ def test_no_lost_answer_loses_a_message_or_ends_the_consumer(explore: Explore, s
 
 
 def test_no_lost_answer_repeats_the_effect_of_a_message_that_is_requeued(explore: Explore):
-    exploration = explore("mq_requeue", "lost_answer")
+    exploration = explore("mq_requeue_twice", "lost_answer")
 
     assert_kept(exploration, points=30)
 

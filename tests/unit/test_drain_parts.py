@@ -12,8 +12,8 @@ from redis.crc import key_slot
 
 from conquiet import DrainFailure, DrainLimits, DrainReport
 from conquiet.consume import dead_letter_stream
-from conquiet.consume.batch_size import BATCH_BYTES, BatchSize
 from conquiet.errors import MalformedEntry
+from conquiet.queue.batch_size import BATCH_BYTES, BatchSize
 from conquiet.queue.message import Delivery, QueueMessage
 
 

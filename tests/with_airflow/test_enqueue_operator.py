@@ -179,7 +179,7 @@ def test_a_payload_without_its_key_fails_at_once_and_none_is_sent(topic_name, co
         with pytest.raises(AirflowFailException, match="has no 'customer'"):
             enqueue.execute(context(enqueue))
 
-        assert topic.call("EXISTS", topic.keys.stream(0)) == 0
+        assert topic.call("XLEN", topic.keys.stream(0)) == 0
 
 
 def test_asset_events_have_count_and_last_id(run_dag, stream):

@@ -87,4 +87,4 @@ def test_what_a_full_server_has_pending_is_renewed_handed_back_and_taken_over(
     report = drain(second, lambda msg, session: None, engine, unlimited, take_over_from=["worker-1"])
 
     assert (report.first_id, report.handled) == (renewed.id, sent)
-    assert second.consumer_names() == ["worker-2"]
+    assert second.consumer_names() == []

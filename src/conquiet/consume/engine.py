@@ -11,7 +11,6 @@ from operator import attrgetter
 from typing import Generic
 
 from conquiet.consume.attempt import Attempts
-from conquiet.consume.batch_size import BatchSize
 from conquiet.consume.channel import Channel, M
 from conquiet.consume.handling import MessageHandling
 from conquiet.consume.limits import DrainLimits
@@ -22,6 +21,7 @@ from conquiet.consume.tally import Tally
 from conquiet.errors import ConquietError, DatabaseUnavailableError
 from conquiet.logs import MessageLog, naming_messages_of
 from conquiet.masking import mask
+from conquiet.queue.batch_size import BatchSize
 
 _log = MessageLog(logging.getLogger(__name__))
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from conquiet.arguments import check_non_negative_int
-from conquiet.consume.batch_size import FEW_MESSAGES
 from conquiet.consume.dead_letter import (
     Cause,
     GivenUp,
@@ -24,6 +23,7 @@ from conquiet.consume.report import Elsewhere
 from conquiet.consume.scripts import dead_letter
 from conquiet.errors import MalformedEntry, MalformedEntryError, MessageRejectedError
 from conquiet.queue import QueueConfig, QueueMessage, RedisStreamsQueue
+from conquiet.queue.batch_size import FEW_MESSAGES
 from conquiet.queue.connection import visible_errors
 from conquiet.queue.message import Delivery
 from conquiet.queue.stream import HANDED_BACK_IDLE_MS

@@ -10,7 +10,7 @@ from tests.with_redis.mq.consuming import GROUP, quick
 
 
 def test_a_with_block_runs_the_consumer_and_stops_it(topic, send):
-    seen = []
+    seen: list[object] = []
     with PartitionConsumer(topic, GROUP, seen.append, config=quick()) as consumer:
         assert consumer.wait_until_owned(timeout_s=HANG_S)
         send(3)

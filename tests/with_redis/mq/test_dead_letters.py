@@ -75,7 +75,7 @@ def test_a_topic_without_dead_letters_has_none_and_gets_no_key(letters, topic):
     assert letters.list().letters == ()
     assert letters.count() == letters.purge(older_than_ms=0) == 0
     assert letters.replay_all().replayed == 0
-    assert not topic.client.exists(topic.keys.dead_letters(0), topic.keys.stream(0))
+    assert not topic.client.exists(topic.keys.dead_letters(0))
 
 
 @pytest.mark.parametrize("wanted", ["OutOfStockError", f"{OutOfStockError.__module__}.OutOfStockError"])

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from conquiet.consume.batch_size import BATCH_BYTES
 from conquiet.errors import QueueError
 from conquiet.mq import Producer, Topics
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.scripts import script
+from conquiet.queue.batch_size import BATCH_BYTES
 from tests.eventually import HANG_S, eventually
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import GROUP, Seen, owners, pending, quick, wait_until_finished

@@ -27,13 +27,14 @@ for _, row in ipairs(pending[4] or {}) do
     if first and first[3] < 315360000000 then longest = math.max(longest, first[3]) end
   end
 end
+-- A server that is out of memory allows XGROUP and HSET only after another write of the same script.
+redis.call('PERSIST', KEYS[1])
 local record = redis.call('HGET', KEYS[1], consumer) or ''
 if instance == '' or string.match(record, '^%d+ (%S+)') == instance then
   if own == 0 then
     redis.call('XGROUP', 'DELCONSUMER', KEYS[2], group, consumer)
     redis.call('HDEL', KEYS[1], consumer)
   elseif instance ~= '' then
-    redis.call('PERSIST', KEYS[1])
     redis.call('HSET', KEYS[1], consumer, '0 ended -')
   end
 end

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from heapq import merge
 from typing import Any
 
-from conquiet.consume.batch_size import BatchSize
 from conquiet.errors import TopicError
 from conquiet.mq.dead_letters.record import DeadLetterRecord
 from conquiet.mq.positions import Position
 from conquiet.mq.scripts import LetterAddress
 from conquiet.mq.topics import Topic
+from conquiet.queue.batch_size import BatchSize
 from conquiet.queue.message import pairs_of
 
 #: At most: letters carry payloads and tracebacks, and every partition has a page in memory.

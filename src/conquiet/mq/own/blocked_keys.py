@@ -6,8 +6,8 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from conquiet.consume.batch_size import BATCH_BYTES
 from conquiet.mq.envelope import MqMessage
+from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.queue.message import entry_id_order
 
 _Order = tuple[int, int]

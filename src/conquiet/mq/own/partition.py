@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conquiet.consume.batch_size import BATCH_BYTES
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import LeaseLostError, MalformedEntry, QueueError
 from conquiet.logs import message_fields
@@ -15,6 +14,7 @@ from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.scripts import run_script
 from conquiet.mq.topics import Topic
 from conquiet.payload import decode_payload
+from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.queue.connection import as_text
 from conquiet.queue.message import data_of, pairs_of
 from conquiet.queue.scripts import create_group

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
-from conquiet.consume.channel import Batch
+from conquiet.errors import MalformedEntry
+
+
+class _Sized(Protocol):
+    @property
+    def data(self) -> bytes: ...
+
+
+class _Batch(Protocol):
+    @property
+    def messages(self) -> Sequence[_Sized]: ...
+
+    @property
+    def malformed(self) -> Sequence[MalformedEntry]: ...
+
 
 #: What one read brings, at about the most: so much is in memory twice, as bytes and as payloads. Where the
 #: server counts bytes as it reads, as in a topic, it stops within nine messages of it; of a plain stream the
@@ -35,7 +49,7 @@ class BatchSize:
         """How many messages to ask for."""
         return max(1, min(self._by_speed, BATCH_BYTES // self._bytes))
 
-    def learn(self, batch: Batch[Any]) -> None:
+    def learn(self, batch: _Batch) -> None:
         """A read has brought these."""
         if not self._adapts:
             return
