@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import threading
+import time
 import uuid
 from pathlib import Path
 from types import TracebackType
@@ -27,8 +28,8 @@ _instances: set[str] = set()
 class Presence:
     """The drain lives under its consumer's name from the start of a `with` block to its end.
 
-    A thread renews it: a handler may run for any time. A name that was not renewed for `claim_idle_ms`
-    counts as dead, and the next drain takes over what is pending there.
+    After a while a thread renews it: a handler may run for any time. A name that was not renewed for
+    `claim_idle_ms` counts as dead, and the next drain takes over what is pending there.
 
     Raises:
         ConsumerBusyError: another drain lives under this name.
@@ -39,9 +40,9 @@ class Presence:
         self._config = queue.config
         self._instance = uuid.uuid4().hex
         self._has_left = threading.Event()
-        self._thread = threading.Thread(
-            target=self._renew, name=f"conquiet-heartbeat-{queue.config.consumer_name}", daemon=True
-        )
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._renew_every_s = queue.config.claim_idle_ms / 3000
         #: Whether another drain lives under the name now: this one was taken for dead.
         self.is_lost = False
         #: Consumers that died before this one began, with whatever is pending there.
@@ -55,11 +56,22 @@ class Presence:
         """
         self._join()
 
+    def start_renewing(self) -> None:
+        """Renew it from now on, in a thread."""
+        name = f"conquiet-heartbeat-{self._config.consumer_name}"
+        with self._lock:
+            if not self._has_left.is_set():
+                self._thread = threading.Thread(target=self._renew, name=name, daemon=True)
+                self._thread.start()
+
     def leave(self) -> Elsewhere:
         """End it, and return what is pending at other consumers."""
-        self._has_left.set()
-        # Else a heartbeat that is on its way would bring the name back.
-        self._thread.join()
+        with self._lock:
+            self._has_left.set()
+        _starter.forget(self)
+        if self._thread is not None:
+            # Else a heartbeat that is on its way would bring the name back.
+            self._thread.join()
         return self._forget(self._config.consumer_name, self._instance)
 
     def forget(self, consumer: str) -> None:
@@ -70,7 +82,7 @@ class Presence:
         _instances.add(self._instance)
         try:
             self.dead = self._join()
-            self._thread.start()
+            _starter.add(self, self._renew_every_s)
         except BaseException:
             _instances.discard(self._instance)
             raise
@@ -122,17 +134,59 @@ class Presence:
 
     def _renew(self) -> None:
         config = self._config
-        while not self._has_left.wait(config.claim_idle_ms / 3000):
+        while not self._has_left.is_set():
             try:
                 joined = self._call_join()
             except ConquietError as error:
                 text = "consumer %r of stream %r could not renew its heartbeat: %s"
                 _log.warning(text, config.consumer_name, config.stream_key, error)
-                continue
-            if isinstance(joined, Busy):
-                text = "consumer %r of stream %r was taken for dead: another drain has its name now"
-                _log.warning(text, config.consumer_name, config.stream_key)
-                return
+            else:
+                if isinstance(joined, Busy):
+                    text = "consumer %r of stream %r was taken for dead: another drain has its name now"
+                    _log.warning(text, config.consumer_name, config.stream_key)
+                    return
+            self._has_left.wait(self._renew_every_s)
+
+
+class _Starter:
+    """Starts the thread of each heartbeat when it is due: most drains end before, and a thread costs them."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        #: When each is due, in monotonic time.
+        self._due: dict[Presence, float] = {}
+        self._thread: threading.Thread | None = None
+        self._next_look = 0.0
+        self._is_earlier = threading.Event()
+
+    def add(self, presence: Presence, after_s: float) -> None:
+        if self._pid != os.getpid():
+            # A forked child has the memory of its parent, and none of its threads.
+            self.__init__()  # type: ignore[misc]
+        at = time.monotonic() + after_s
+        self._due[presence] = at
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="conquiet-heartbeats", daemon=True)
+            self._thread.start()
+        elif at < self._next_look:
+            self._is_earlier.set()
+
+    def forget(self, presence: Presence) -> None:
+        self._due.pop(presence, None)
+
+    def _run(self) -> None:
+        while True:
+            now = time.monotonic()
+            for presence, at in list(self._due.items()):
+                if at <= now and self._due.pop(presence, None) is not None:
+                    presence.start_renewing()
+            # Once a second even without any: nobody wakes this thread for one that is due later than that.
+            self._next_look = min([now + 1.0, *self._due.values()])
+            self._is_earlier.wait(max(0.0, self._next_look - time.monotonic()))
+            self._is_earlier.clear()
+
+
+_starter = _Starter()
 
 
 @functools.lru_cache(maxsize=2)
