@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
+from zlib import crc32
 
 from conquiet.errors import MalformedEntry, MalformedEntryError
 from conquiet.payload import Payload, decode_payload
@@ -34,9 +34,9 @@ class QueueMessage:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """By which the inbox knows it: the stream, and the entry's id with a digest of its data."""
+        """By which the inbox knows it: the stream, and the entry's id with a checksum of its data."""
         # After a failover a new message may have the id of one that was lost.
-        return self.stream, f"{self.id}:{blake2b(self.data, digest_size=8).hexdigest()}"
+        return self.stream, f"{self.id}:{len(self.data)}:{crc32(self.data):x}"
 
 
 @dataclass(frozen=True, slots=True)
