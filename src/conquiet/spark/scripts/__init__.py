@@ -116,7 +116,7 @@ def add_rows_of_task(
     task: TaskKey,
     known: AddedRows,
     after: AddedRows,
-    rows: pa.StringArray,
+    packed: pa.StringArray,
     hashes: Hashes,
     on_reply: Callable[[tuple[AddedRows, Hashes] | None], None],
 ) -> None:
@@ -124,6 +124,7 @@ def add_rows_of_task(
 
     Args:
         after: what is known, and these rows.
+        packed: the rows, as `packed_texts` makes them.
         on_reply: called with `None` once the rows are added. If other attempts have added rows that are not
             known, nothing is added; it is called with all that were, and with the hashes of the unknown ones.
     """
@@ -138,7 +139,7 @@ def add_rows_of_task(
 
     fixed: list[Argument] = [task.window_ms, f"{task.batch:020}", known.count, known.digest, after.digest]
     arguments: list[Argument] = [*fixed, hashes.astype("<u8").tobytes()]
-    _send(connection, _ADD_ROWS_OF_TASK, [task.stream, task.key], arguments, receive, rows)
+    _send(connection, _ADD_ROWS_OF_TASK, [task.stream, task.key], arguments, receive, packed)
 
 
 def _send(
@@ -147,7 +148,7 @@ def _send(
     keys: Sequence[str],
     arguments: Sequence[Argument],
     on_reply: Callable[[Any], None] | None = None,
-    texts: pa.StringArray | None = None,
+    packed: pa.StringArray | None = None,
 ) -> None:
     def receive(reply: Any) -> None:
         if isinstance(reply, Exception):
@@ -156,4 +157,4 @@ def _send(
             on_reply(reply)
 
     # Its text weighs nothing beside some hundred rows, and a server that failed over knows no digests.
-    connection.send(["EVAL", script.text, len(keys), *keys, *arguments], receive, texts)
+    connection.send(["EVAL", script.text, len(keys), *keys, *arguments], receive, packed)

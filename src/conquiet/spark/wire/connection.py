@@ -17,7 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from conquiet.queue.connection import Client, visible_errors
 from conquiet.queue.lua import Argument
-from conquiet.spark.wire.texts import packed_texts
+from conquiet.spark.wire.texts import joined_bytes
 
 #: While the server runs one command, the next is packed and sent.
 _MOST_IN_FLIGHT = 2
@@ -49,23 +49,23 @@ class ServerConnection:
         self,
         command: Sequence[Argument],
         on_reply: Callable[[Any], None],
-        texts: pa.StringArray | None = None,
+        packed: pa.StringArray | None = None,
     ) -> None:
         """Send one command; `on_reply` is called by a later call, an error reply as an exception.
 
         Args:
-            texts: further arguments.
+            packed: further arguments, as `packed_texts` makes them.
         """
         while len(self._on_replies) >= _MOST_IN_FLIGHT:
             self._receive()
-        packed, more = self.pack(*command), memoryview(b"")
-        if texts is not None:
+        start, more = self.pack(*command), memoryview(b"")
+        if packed is not None:
             # It begins with the number of its arguments.
-            _, newline, rest = packed.partition(b"\r\n")
-            packed = b"*%d" % (len(command) + len(texts)) + newline + rest
-            more = packed_texts(texts)
+            _, newline, rest = start.partition(b"\r\n")
+            start = b"*%d" % (len(command) + len(packed)) + newline + rest
+            more = joined_bytes(packed)
         with self._visible("send"):
-            self._connection.send_packed_command([packed, more])
+            self._connection.send_packed_command([start, more])
         self._on_replies.append(on_reply)
 
     def wait(self) -> None:

@@ -17,11 +17,17 @@ def bounds_of(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.int6
     return offsets[:-1], offsets[1:]
 
 
-def packed_texts(texts: pa.StringArray) -> memoryview:
+def packed_texts(texts: pa.StringArray) -> pa.StringArray:
     """Each text as an argument of a Redis command: without an object for each of them."""
     lengths = pc.binary_length(texts).cast(pa.string())
-    joined = pc.binary_join_element_wise("$", lengths, "\r\n", texts, "\r\n", "")
-    return memoryview(joined.buffers()[2] or b"")
+    return pc.binary_join_element_wise("$", lengths, "\r\n", texts, "\r\n", "")
+
+
+def joined_bytes(texts: pa.StringArray) -> memoryview:
+    """All texts, one after the other."""
+    offsets = np.frombuffer(texts.buffers()[1] or bytes(4), dtype=np.int32)
+    start, end = int(offsets[texts.offset]), int(offsets[texts.offset + len(texts)])
+    return memoryview(texts.buffers()[2] or b"")[start:end]
 
 
 def pieces(texts: pa.StringArray, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.StringArray:

@@ -16,7 +16,7 @@ from conquiet.queue.connection import queue_error
 from conquiet.spark.errors import RowsDifferError
 from conquiet.spark.scripts import AddedRows, Hashes, TaskKey, add_rows_by_id, add_rows_of_task
 from conquiet.spark.wire.connection import ServerConnection
-from conquiet.spark.wire.texts import bounds_of
+from conquiet.spark.wire.texts import bounds_of, packed_texts
 from conquiet.spark.write.targets import StreamRows
 
 #: What one script adds at most: the server does nothing else meanwhile.
@@ -26,6 +26,8 @@ _MOST_ROWS, _MOST_BYTES = 500, 1 << 20
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     data: pa.Array
+    #: The same as arguments of a command.
+    packed: pa.Array
     hashes: Hashes
     #: What is in the stream once the chunk is added.
     after: AddedRows
@@ -57,7 +59,8 @@ class OncePerTaskWriter:
         """
         if not self._expected.count:
             # Without rows: any row that another attempt has added is one too many.
-            self._send(_Chunk(pa.array([], pa.string()), np.empty(0, dtype=np.uint64), self._expected))
+            none = pa.array([], pa.string())
+            self._send(_Chunk(none, none, np.empty(0, dtype=np.uint64), self._expected))
         self._connection.wait()
         self._send_refused()
         if extra := self._others.total():
@@ -72,14 +75,16 @@ class OncePerTaskWriter:
                 else:
                     missing.append(row)
             data, hashes = data.take(pa.array(missing, pa.int64())), hashes[missing]
+        packed = packed_texts(data)
         for first, last in _chunks_of(data):
-            some = hashes[first:last]
-            self._send(_Chunk(data.slice(first, last - first), some, self._expected.and_then(some)))
+            some, count = hashes[first:last], last - first
+            after = self._expected.and_then(some)
+            self._send(_Chunk(data.slice(first, count), packed.slice(first, count), some, after))
 
     def _send(self, chunk: _Chunk) -> None:
         known, self._expected = self._expected, chunk.after
         settle = partial(self._settle, chunk)
-        add_rows_of_task(self._connection, self._task, known, chunk.after, chunk.data, chunk.hashes, settle)
+        add_rows_of_task(self._connection, self._task, known, chunk.after, chunk.packed, chunk.hashes, settle)
 
     def _settle(self, chunk: _Chunk, others: tuple[AddedRows, Hashes] | None) -> None:
         if self._refused:
