@@ -241,6 +241,28 @@ def test_a_drain_that_was_frozen_and_replaced_begins_no_other_message(make_queue
     assert (left["message_id"].decode(), left["times_delivered"]) == (second, 1)
 
 
+def test_a_name_that_is_alive_again_when_its_turn_comes_is_left_alone(make_queue, engine, client, stream):
+    """It was dead when this drain began, and another drain began under it meanwhile."""
+    queue = make_queue("pod-2")
+    first, second = queue.enqueue_many([{"n": 1}, {"n": 2}])
+    queue.read(50)
+    make_queue("pod-1").read(50)
+    key = key_beside(stream, f"drains:{GROUP}")
+    client.hset(key, "pod-1", "1 dead -")
+    alive = "99999999999999 another elsewhere:1:1:1"
+
+    def begin_again(msg, session) -> None:
+        write_effect(msg, session)
+        client.hset(key, "pod-1", alive)
+
+    report = drain(queue, begin_again, engine, SHORT)
+
+    assert (effect_ids(engine), report.pending_elsewhere) == ([first], 1)
+    assert drains_of(client, stream) == {b"pod-1": alive.encode()}
+    (left,) = client.xpending_range(stream, GROUP, "-", "+", 10)
+    assert (left["message_id"].decode(), left["consumer"], left["times_delivered"]) == (second, b"pod-1", 1)
+
+
 def test_records_of_a_later_version_and_garbage_do_not_stop_a_drain(make_queue, engine, client, stream):
     records = {b"\xff\xfe": b"\xff", "later": "1 a b and more"}
     client.hset(key_beside(stream, f"drains:{GROUP}"), mapping=records)

@@ -61,8 +61,10 @@ class Attempts(Generic[M]):
         settlement = self._channel.settlement_without_handler(msg)
         if settlement is not None:
             # Committed and not acked: a replay of the dead letter would do it a second time.
-            has_handled = settlement.kind == "dead_letter" and self._handling.has_handled(msg)
-            self.database.ended()
+            is_given_up = settlement.kind == "dead_letter"
+            has_handled = is_given_up and self._handling.has_handled(msg)
+            if is_given_up and self._handling.has_inbox:
+                self.database.ended()
             if not has_handled:
                 return settlement
         self.handled_since = time.monotonic()

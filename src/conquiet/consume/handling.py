@@ -107,6 +107,11 @@ class MessageHandling:
             self.release()
         return answer
 
+    @property
+    def has_inbox(self) -> bool:
+        """Whether it asks the database what was handled before."""
+        return self._inbox is not None
+
     def has_handled(self, msg: Message) -> bool:
         """Whether the inbox has it from an earlier delivery; always `False` without an inbox."""
         if self._inbox is None:

@@ -75,8 +75,8 @@ class Presence:
         return self._forget(self._config.consumer_name, self._instance)
 
     def forget(self, consumer: str) -> None:
-        """Forget a dead consumer, unless something is still pending there."""
-        self._forget(consumer, "")
+        """Forget a dead consumer, unless something is still pending there, or it is alive again."""
+        self._forget(consumer, "expired" if consumer in self.dead else "")
 
     def __enter__(self) -> Self:
         _instances.add(self._instance)
@@ -144,6 +144,7 @@ class Presence:
                 if isinstance(joined, Busy):
                     text = "consumer %r of stream %r was taken for dead: another drain has its name now"
                     _log.warning(text, config.consumer_name, config.stream_key)
+                    self.is_lost = True
                     return
             self._has_left.wait(self._renew_every_s)
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from conquiet.arguments import check_non_negative_int
@@ -20,8 +21,9 @@ from conquiet.consume.limits import DrainLimits
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement, Skipped
 from conquiet.consume.presence import Presence
 from conquiet.consume.report import Elsewhere
-from conquiet.consume.scripts import dead_letter
+from conquiet.consume.scripts import dead_letter, drains_key
 from conquiet.errors import MalformedEntry, MalformedEntryError, MessageRejectedError
+from conquiet.payload import decode_payload
 from conquiet.queue import QueueConfig, QueueMessage, RedisStreamsQueue
 from conquiet.queue.batch_size import FEW_MESSAGES
 from conquiet.queue.connection import visible_errors
@@ -193,7 +195,7 @@ class StreamChannel:
 
     def hand_back(self, queued: Sequence[QueueMessage]) -> int:
         """As `Channel.hand_back`: pending with the delivery count of before, and the next claim's to take."""
-        # Another drain of the same name has them in hand: they must not be free for a third one.
+        # Another drain of the same name has them now: they must not be free for a third one.
         is_lost = self._presence is not None and self._presence.is_lost
         given = 0 if is_lost else len(self._queue.hand_back(list(queued)))
         self.claimed_by_others += len(queued) - given
@@ -203,8 +205,8 @@ class StreamChannel:
         return given
 
     def as_delivered(self, msg: QueueMessage) -> QueueMessage:
-        """The same: a stream's drain tolerates no outage, and hands the message back."""
-        return msg
+        """As `Channel.as_delivered`."""
+        return replace(msg, payload=decode_payload(msg.data))
 
     def __str__(self) -> str:
         return f"stream {self.stream!r} for group {self._queue.config.consumer_group!r}"
@@ -249,7 +251,9 @@ def _log_elsewhere(channel: StreamChannel, claim_idle_ms: int) -> None:
 
 def _pages_of(presence: Presence, consumer: str) -> Page:
     def page(count: int, after: str | None) -> tuple[Delivery, str | None]:
-        delivery, last = presence.queue.take_page(consumer, count, after=after)
+        # Of one that is dead by its heartbeat: it may have begun again meanwhile.
+        drains = drains_key(presence.queue.config) if consumer in presence.dead else None
+        delivery, last = presence.queue.take_page(consumer, count, after=after, drains=drains)
         if last is None:
             presence.forget(consumer)
         return delivery, last

@@ -70,14 +70,18 @@ class GroupMember:
         return self._claimed(ours), last.decode()
 
     def take_page(
-        self, consumer: str, count: int, *, after: str | None = None
+        self, consumer: str, count: int, *, after: str | None = None, drains: str | None = None
     ) -> tuple[Delivery, str | None]:
-        """Take over one page of what is pending at a consumer that is known to be dead, however idle."""
+        """Take over one page of what is pending at a consumer that is known to be dead, however idle.
+
+        Args:
+            drains: the key of the group's drains; nothing is taken from one that is alive.
+        """
         check_name("consumer", consumer)
         check_positive_int("count", count)
         with visible_errors("XCLAIM", **self._names):
             start = "-" if after is None else f"({after}"
-            last, taken = take_from(self.client, self.config, consumer, start, count)
+            last, taken = take_from(self.client, self.config, consumer, start, count, drains)
         return self._claimed([((entry_id, fields), delivered) for entry_id, fields, delivered in taken]), last
 
     def renew(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:

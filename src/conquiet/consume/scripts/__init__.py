@@ -54,5 +54,10 @@ def leave(client: Client, config: QueueConfig, consumer: str, instance: str = ""
     return Elsewhere(*_LEAVE.run(client, _keys(config), arguments))
 
 
+def drains_key(config: QueueConfig) -> str:
+    """Where the drains of the group have their heartbeats."""
+    return key_beside(config.stream_key, f"drains:{config.consumer_group}")
+
+
 def _keys(config: QueueConfig) -> list[str]:
-    return [key_beside(config.stream_key, f"drains:{config.consumer_group}"), config.stream_key]
+    return [drains_key(config), config.stream_key]

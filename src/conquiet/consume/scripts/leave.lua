@@ -2,11 +2,12 @@
 -- other consumers.
 --
 -- KEYS[1]  the drains of the group, as in join.lua   KEYS[2]  the stream
--- ARGV[1]  the group   ARGV[2]  the consumer   ARGV[3]  the instance, or '' for a consumer that is known to be dead
+-- ARGV[1]  the group   ARGV[2]  the consumer
+-- ARGV[3]  the instance; '' for a consumer that is known to be dead, 'expired' for one that is dead by its heartbeat
 --
 -- Returns {entries pending at other consumers, for how long the one that was delivered first among them has been idle, ms}.
 
--- Redis before 7 needs this: XPENDING is not deterministic, and what follows writes.
+-- Redis before 7 needs this: TIME and XPENDING are not deterministic, and what follows writes.
 if redis.replicate_commands then redis.replicate_commands() end
 
 local group, consumer, instance = ARGV[1], ARGV[2], ARGV[3]
@@ -29,12 +30,16 @@ for _, row in ipairs(pending[4] or {}) do
 end
 -- A server that is out of memory allows XGROUP and HSET only after another write of the same script.
 redis.call('PERSIST', KEYS[1])
-local record = redis.call('HGET', KEYS[1], consumer) or ''
-if instance == '' or string.match(record, '^%d+ (%S+)') == instance then
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local expires, holder = string.match(redis.call('HGET', KEYS[1], consumer) or '', '^(%d+) (%S+)')
+-- Another drain may have begun under the name meanwhile.
+local is_expired = instance == 'expired' and tonumber(expires or 0) <= now
+if instance == '' or is_expired or holder == instance then
   if own == 0 then
     redis.call('XGROUP', 'DELCONSUMER', KEYS[2], group, consumer)
     redis.call('HDEL', KEYS[1], consumer)
-  elseif instance ~= '' then
+  elseif holder == instance then
     redis.call('HSET', KEYS[1], consumer, '0 ended -')
   end
 end

@@ -46,11 +46,16 @@ def change_pending(
 
 
 def take_from(
-    client: Client, config: QueueConfig, consumer: str, start: str, count: int
+    client: Client, config: QueueConfig, consumer: str, start: str, count: int, drains: str | None = None
 ) -> tuple[str | None, list[tuple[bytes, list[bytes], int]]]:
-    """Take over a page of another consumer's pending list: its last id; id, fields, count of each entry."""
+    """Take over a page of another consumer's pending list: its last id; id, fields, count of each entry.
+
+    Args:
+        drains: the key of the group's drains; nothing is taken from one that is alive.
+    """
     names = (config.consumer_group.encode(), config.consumer_name.encode(), consumer.encode())
-    last, taken = _TAKE_FROM.run(client, [config.stream_key], (*names, start, count))
+    keys = [config.stream_key] if drains is None else [config.stream_key, drains]
+    last, taken = _TAKE_FROM.run(client, keys, (*names, start, count))
     return last.decode() or None, [tuple(entry) for entry in taken]
 
 

@@ -1,6 +1,6 @@
 -- Takes pending entries of one consumer, and of no other: what another has claimed since is left alone.
 --
--- KEYS[1]  the stream
+-- KEYS[1]  the stream   KEYS[2]  optional: the drains of the group, by consumer; of one that is alive nothing is taken
 -- ARGV[1]  the group
 -- ARGV[2]  the consumer that takes   ARGV[3]  the consumer that is taken from
 -- ARGV[4]  where to begin, as XPENDING wants it   ARGV[5]  the most to take
@@ -12,6 +12,12 @@ if redis.replicate_commands then redis.replicate_commands() end
 
 local stream, group, to, from = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local last, taken = '', {}
+if KEYS[2] then
+  local time = redis.call('TIME')
+  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  local expires = string.match(redis.call('HGET', KEYS[2], from) or '', '^%d+')
+  if tonumber(expires or 0) > now then return {last, taken} end
+end
 for _, row in ipairs(redis.call('XPENDING', stream, group, ARGV[4], '+', ARGV[5], from)) do
   last = row[1]
   local entry = redis.call('XCLAIM', stream, group, to, 0, last)[1]
