@@ -1,6 +1,6 @@
 """Every five minutes, handle the orders that a dead worker or a failing handler left pending.
 
-Run this beside every DAG that drains a stream: what a killed worker has read is redelivered only by a claim.
+Run this beside every DAG that drains a stream: messages that failed are redelivered only by a claim.
 """
 
 from airflow.sdk import dag

@@ -139,7 +139,7 @@ class PartitionBusyError(TopicError):
 
 
 class ConsumerBusyError(ConquietError):
-    """Another drain lives under the same consumer name; nothing was read."""
+    """Another drain runs under the same consumer name; this one begins no further message."""
 
     def __init__(self, consumer: str, *, stream: str, group: str, free_in_s: float) -> None:
         self.consumer = consumer

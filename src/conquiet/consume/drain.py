@@ -38,7 +38,8 @@ def drain(
     Raises:
         ConsumerBusyError: another drain lives under this consumer's name.
         DrainError: messages failed and are still pending; a malformed entry always is.
-        DatabaseUnavailableError: no connection could be had; the message is handed back.
+        DatabaseUnavailableError: the database cannot be reached or refuses to write; the message is handed
+            back.
     """
     limits = limits or DrainLimits()
     with _handling(handler, engine, inbox) as handling, Presence(queue) as presence:
@@ -55,7 +56,7 @@ def drain_stale(
     inbox: Inbox | None = None,
     min_idle_ms: int | None = None,
 ) -> DrainReport:
-    """Claim and handle messages of any consumer that are idle for `min_idle_ms`; then as `drain`.
+    """Claim and handle messages of any consumer that are idle for `min_idle_ms`; no new ones are read.
 
     Args:
         min_idle_ms: the queue's `claim_idle_ms` unless given; longer than the longest handler.
