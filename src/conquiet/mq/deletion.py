@@ -13,7 +13,7 @@ def delete_keys(topic: ScriptTopic, partitions: Iterable[int]) -> None:
     # As bytes: another program may have created a group whose name is not UTF-8. It has no keys of ours.
     groups: set[bytes] = set()
     for some in buckets(topic, partitions):
-        # A first call says which groups there are; whoever joins until the last one is found by that.
+        # A first call says which groups there are; a group that joins until the last call is found by that.
         while unknown := delete_partitions(topic, some, _keys_of(topic, some, groups), groups):
             groups |= set(unknown)
     for group in _names(groups):

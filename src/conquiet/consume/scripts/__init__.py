@@ -41,10 +41,10 @@ def join(
 ) -> list[str] | Busy:
     """Say that this instance lives under the consumer's name; returns the names that are dead."""
     names = (config.consumer_group.encode(), config.consumer_name.encode())
-    has_joined, *told = _JOIN.run(client, _keys(config), (*names, instance, process, ttl_ms, replaces))
+    has_joined, *reply = _JOIN.run(client, _keys(config), (*names, instance, process, ttl_ms, replaces))
     if has_joined:
-        return [name.decode(errors="replace") for name in told[0]]
-    other, other_process, free_in_ms = told
+        return [name.decode(errors="replace") for name in reply[0]]
+    other, other_process, free_in_ms = reply
     return Busy(other.decode(), other_process.decode(), free_in_ms)
 
 

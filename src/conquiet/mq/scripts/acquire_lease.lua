@@ -1,4 +1,4 @@
--- Acquires a lease that is free, expired, or held by the caller itself. Whoever acquires begins a new epoch: what is
+-- Acquires a lease that is free, expired, or held by the caller itself. Each acquisition begins a new epoch: what is
 -- still on its way from an earlier holding, as a late release, is not of this one.
 --
 -- KEYS[1] the lease   KEYS[2] the epoch counter   KEYS[3] the groups that ever owned the partition
@@ -16,7 +16,7 @@ local is_held = held[1] and (tonumber(held[3]) or 0) > now and not (held[1] == o
 for i = 6, #ARGV do is_held = is_held and held[1] ~= ARGV[i] end
 if is_held then return {KEYS[1], instance, false} end
 open_when_full('HDEL', KEYS[1], '')
--- Before the counter, which has no end of its own: whoever deletes the topic finds it by this.
+-- Before the counter, which has no end of its own: the deletion of the topic finds it by this.
 redis.call('SADD', KEYS[3], ARGV[4])
 local epoch = redis.call('INCR', KEYS[2])
 redis.call('HSET', KEYS[1], 'owner', owner, 'instance', instance, 'epoch', epoch, 'acquiredAtMs', now,

@@ -1,4 +1,4 @@
--- Extends the caller's lease and keeps the messages in its hands alive: idle time 0, the count stays.
+-- Extends the caller's lease and keeps the messages in flight alive: idle time 0, the count stays.
 --
 -- KEYS[1] the lease   KEYS[2] the stream
 -- ARGV[1] the owner   ARGV[2] the epoch   ARGV[3] now, ms, or ''   ARGV[4] time to live, ms   ARGV[5] the group

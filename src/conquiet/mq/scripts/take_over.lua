@@ -1,4 +1,4 @@
--- Takes one page of the partition's pending entries, whoever had them; entries that wait for their retry stay. Taking
+-- Takes one page of the partition's pending entries, of any consumer; entries that wait for their retry stay. Taking
 -- counts nothing: only 'begin' of settle_and_read does, so that who dies of an entry does not count for its neighbours.
 -- Of an owner that works already: only what other consumers have, and for so long that they are not alive.
 --
