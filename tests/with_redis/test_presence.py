@@ -9,11 +9,21 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from sqlalchemy import insert, select
 
-from conquiet import ConsumerBusyError, DrainError, DrainLimits, Inbox, QueueConfig, drain, drain_stale
+from conquiet import (
+    ConsumerBusyError,
+    DrainError,
+    DrainLimits,
+    Inbox,
+    QueueConfig,
+    QueueError,
+    drain,
+    drain_stale,
+)
 from conquiet.queue.connection import key_beside
 from tests.conftest import effects
 from tests.eventually import eventually
@@ -261,6 +271,74 @@ def test_a_name_that_is_alive_again_when_its_turn_comes_is_left_alone(make_queue
     assert drains_of(client, stream) == {b"pod-1": alive.encode()}
     (left,) = client.xpending_range(stream, GROUP, "-", "+", 10)
     assert (left["message_id"].decode(), left["consumer"], left["times_delivered"]) == (second, b"pod-1", 1)
+
+
+def test_what_a_drain_has_pending_without_knowing_it_is_taken_over_by_the_next_one(
+    make_queue, engine, stream
+):
+    """The reply of a read was lost: the messages are pending under the name, and the drain never saw them."""
+    queue = make_queue("task-1")
+    ids = queue.enqueue_many([{"n": n} for n in range(3)])
+
+    def lose_a_reply(msg, session) -> None:
+        make_queue("task-1").read(50, count=3)
+        raise OSError("broken")
+
+    with pytest.raises(OSError, match="broken"):
+        drain(queue, lose_a_reply, engine, DrainLimits(on_error="raise", batch_size=1))
+    report = drain(make_queue("task-2"), write_effect, engine, SHORT)
+
+    assert (sorted(effect_ids(engine)), report.pending_elsewhere) == (ids, 0)
+
+
+def test_a_killed_drain_that_nobody_has_waited_for_is_dead(make_queue, engine, start_drain):
+    queue = make_queue("worker")
+    ids = queue.enqueue_many([{"n": n} for n in range(3)])
+    process = start_drain("worker")
+    os.kill(process.pid, signal.SIGKILL)
+    eventually(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+
+    drain(queue, write_effect, engine, SHORT)
+
+    assert effect_ids(engine) == ids
+
+
+def test_a_heartbeat_whose_thread_cannot_be_started_is_tried_again(
+    make_queue, engine, client, stream, monkeypatch
+):
+    queue = type(make_queue("worker"))(client, QueueConfig(stream, GROUP, "worker", claim_idle_ms=600))
+    queue.enqueue({"n": 1})
+    refused: list[threading.Thread] = []
+    real = threading.Thread.start
+
+    def start(thread) -> None:
+        if thread.name == "conquiet-heartbeat-worker" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+    def wait(msg, session) -> None:
+        first_end = expires_at(client, stream, b"worker")
+        eventually(lambda: expires_at(client, stream, b"worker") > first_end)
+        write_effect(msg, session)
+
+    assert drain(queue, wait, engine, SHORT).handled == 1
+    assert len(refused) == 1
+
+
+def test_a_drain_whose_group_was_deleted_with_failed_messages_can_begin_again(
+    make_queue, engine, client, stream
+):
+    client.hset(key_beside(stream, f"drains:{GROUP}"), "gone", "0 ended -")
+    queue = make_queue("worker")
+    client.xgroup_destroy(stream, GROUP)
+
+    with pytest.raises(QueueError, match="NOGROUP"):
+        drain(queue, write_effect, engine, SHORT)
+
+    assert drains_of(client, stream) == {}
 
 
 def test_records_of_a_later_version_and_garbage_do_not_stop_a_drain(make_queue, engine, client, stream):

@@ -61,18 +61,24 @@ class Presence:
         name = f"conquiet-heartbeat-{self._config.consumer_name}"
         with self._lock:
             if not self._has_left.is_set():
-                self._thread = threading.Thread(target=self._renew, name=name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._renew, name=name, daemon=True)
+                thread.start()
+                self._thread = thread
 
-    def leave(self) -> Elsewhere:
-        """End it, and return what is pending at other consumers."""
+    def leave(self, left: int = 0) -> Elsewhere:
+        """End it, and return what is pending at other consumers.
+
+        Args:
+            left: how many messages the drain knows to be pending under its name. If there are others, as
+                after a read whose reply was lost, the next drain takes them all over.
+        """
         with self._lock:
             self._has_left.set()
         _starter.forget(self)
         if self._thread is not None:
             # Else a heartbeat that is on its way would bring the name back.
             self._thread.join()
-        return self._forget(self._config.consumer_name, self._instance)
+        return self._forget(self._config.consumer_name, self._instance, left)
 
     def forget(self, consumer: str) -> None:
         """Forget a dead consumer, unless something is still pending there, or it is alive again."""
@@ -85,6 +91,9 @@ class Presence:
             _starter.add(self, self._renew_every_s)
         except BaseException:
             _instances.discard(self._instance)
+            with self._lock:
+                self._has_left.set()
+            _starter.forget(self)
             raise
         return self
 
@@ -127,10 +136,10 @@ class Presence:
                 replaces=replaces,
             )
 
-    def _forget(self, consumer: str, instance: str) -> Elsewhere:
+    def _forget(self, consumer: str, instance: str, left: int = 0) -> Elsewhere:
         config = self._config
         with visible_errors("leave", stream=config.stream_key, group=config.consumer_group):
-            return scripts.leave(self.queue.client, config, consumer, instance)
+            return scripts.leave(self.queue.client, config, consumer, instance, left)
 
     def _renew(self) -> None:
         config = self._config
@@ -141,11 +150,10 @@ class Presence:
                 text = "consumer %r of stream %r could not renew its heartbeat: %s"
                 _log.warning(text, config.consumer_name, config.stream_key, error)
             else:
-                if isinstance(joined, Busy):
+                if isinstance(joined, Busy) and not self.is_lost:
                     text = "consumer %r of stream %r was taken for dead: another drain has its name now"
                     _log.warning(text, config.consumer_name, config.stream_key)
-                    self.is_lost = True
-                    return
+                self.is_lost = isinstance(joined, Busy)
             self._has_left.wait(self._renew_every_s)
 
 
@@ -153,22 +161,22 @@ class _Starter:
     """Starts the thread of each heartbeat when it is due: most drains end before, and a thread costs them."""
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
         #: When each is due, in monotonic time.
         self._due: dict[Presence, float] = {}
         self._thread: threading.Thread | None = None
         self._next_look = 0.0
         self._is_earlier = threading.Event()
+        self._lock = threading.Lock()
 
     def add(self, presence: Presence, after_s: float) -> None:
-        if self._pid != os.getpid():
-            # A forked child has the memory of its parent, and none of its threads.
-            self.__init__()  # type: ignore[misc]
         at = time.monotonic() + after_s
         self._due[presence] = at
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="conquiet-heartbeats", daemon=True)
-            self._thread.start()
+        if self._thread is None or not self._thread.is_alive():
+            with self._lock:
+                if self._thread is None or not self._thread.is_alive():
+                    thread = threading.Thread(target=self._run, name="conquiet-heartbeats", daemon=True)
+                    thread.start()
+                    self._thread = thread
         elif at < self._next_look:
             self._is_earlier.set()
 
@@ -180,7 +188,12 @@ class _Starter:
             now = time.monotonic()
             for presence, at in list(self._due.items()):
                 if at <= now and self._due.pop(presence, None) is not None:
-                    presence.start_renewing()
+                    try:
+                        presence.start_renewing()
+                    except RuntimeError as error:
+                        # No thread can be started now; it is tried again.
+                        _log.warning("a heartbeat could not be started: %s", error)
+                        self._due[presence] = now + 1.0
             # Once a second even without any: nobody wakes this thread for one that is due later than that.
             self._next_look = min([now + 1.0, *self._due.values()])
             self._is_earlier.wait(max(0.0, self._next_look - time.monotonic()))
@@ -190,24 +203,32 @@ class _Starter:
 _starter = _Starter()
 
 
+def _start_anew() -> None:
+    # A forked child has the memory of its parent, and none of its threads.
+    global _starter
+    _starter = _Starter()
+    _instances.clear()
+
+
+os.register_at_fork(after_in_child=_start_anew)
+
+
 @functools.lru_cache(maxsize=2)
 def _this_process(pid: int) -> str:
     """A name for this process that only it has, or "-" where the system has none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.stat("/proc/self/ns/pid").st_ino
+        return f"{boot}:{namespace}:{pid}:{_state_and_start(pid)[1]}"
     except OSError:
         return "-"
-    return f"{boot}:{namespace}:{pid}:{_started(pid)}"
 
 
-def _started(pid: int) -> str | None:
-    """When the process was started, `None` if it is not there: a later one may have its number."""
-    try:
-        # After the name in brackets, which may contain anything.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return None
+def _state_and_start(pid: int) -> tuple[str, str]:
+    """The state of a process and when it was started: a later one may have its number."""
+    # After the name in brackets, which may contain anything.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[0], fields[19]
 
 
 def _is_dead(busy: Busy) -> bool:
@@ -218,4 +239,13 @@ def _is_dead(busy: Busy) -> bool:
         return False
     if (place, started) == (own_place, own_started):
         return busy.instance not in _instances
-    return _started(int(place.rpartition(":")[2])) != started
+    pid = int(place.rpartition(":")[2])
+    try:
+        os.kill(pid, 0)
+        state, other_started = _state_and_start(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        # It is there, and not for this user to look at.
+        return False
+    return state == "Z" or other_started != started

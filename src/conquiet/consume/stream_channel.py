@@ -61,6 +61,8 @@ class StreamChannel:
         self._reads_new = False
         self._max_deliveries = max_deliveries
         self._read_at = 0.0
+        #: Messages that failed and stay pending.
+        self._left = 0
         self._renew_after_s = config.claim_idle_ms / 2000
         self.stream = config.stream_key
         self.where = Where(
@@ -182,6 +184,7 @@ class StreamChannel:
                 error: Exception = MessageRejectedError(msg.id, stream=self.stream, answer=result)
             case _:
                 error = result
+        self._left += 1
         return Settlement("leave", msg.id, msg.delivery_count, outcome="failed", error=error)
 
     def decide_malformed(self, entry: MalformedEntry) -> Settlement:
@@ -191,6 +194,7 @@ class StreamChannel:
         config = self._queue.config
         place = {"stream": config.stream_key, "group": config.consumer_group}
         error = MalformedEntryError("drain", **place, entries=[entry], messages=())
+        self._left += 1
         return Settlement("leave", entry.id, entry.delivery_count, outcome="failed", error=error)
 
     def hand_back(self, queued: Sequence[QueueMessage]) -> int:
@@ -200,7 +204,7 @@ class StreamChannel:
         given = 0 if is_lost else len(self._queue.hand_back(list(queued)))
         self.claimed_by_others += len(queued) - given
         if self._presence is not None:
-            self.elsewhere = self._presence.leave()
+            self.elsewhere = self._presence.leave(self._left + given)
             _log_elsewhere(self, self._queue.config.claim_idle_ms)
         return given
 

@@ -47,18 +47,16 @@ class _Ids:
     """Unique names: random for each process, then counted; a uuid each would cost as much as the JSON."""
 
     def __init__(self) -> None:
-        self._pid = 0
-        self._prefix = ""
+        self._prefix = secrets.token_hex(10)
         self._numbers = itertools.count()
 
     def __call__(self) -> str:
-        if self._pid != os.getpid():
-            # A forked child must not go on with its parent's names.
-            self._prefix, self._numbers, self._pid = secrets.token_hex(10), itertools.count(), os.getpid()
         return f"{self._prefix}-{next(self._numbers):x}"
 
 
 new_id = _Ids()
+# A forked child must not go on with its parent's names.
+os.register_at_fork(after_in_child=new_id.__init__)  # type: ignore[misc]
 
 
 # Not frozen, as one is made for every message sent and read: that would triple what it costs.

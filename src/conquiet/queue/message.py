@@ -14,6 +14,10 @@ from conquiet.payload import Payload, decode_payload
 RawEntry = tuple[bytes, "Sequence[bytes] | Mapping[bytes, bytes]"]
 
 
+#: Some of what every envelope of the MQ has.
+_ENVELOPE = {"id", "topic", "partitionId", "forGroup", "replayedFrom", "payload"}
+
+
 @dataclass(frozen=True, slots=True)
 class QueueMessage:
     """One delivery of one stream entry; it stays pending in its group until it is acked."""
@@ -34,7 +38,14 @@ class QueueMessage:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """By which the inbox knows it: the stream, and the entry's id with a checksum of its data."""
+        """By which the inbox knows it: the stream, and the entry's id with a checksum of its data.
+
+        Of a message with an envelope, which is in a partition of a topic, its topic and the envelope's id.
+        """
+        if self.data.startswith(b'{"schemaVersion":'):
+            envelope = decode_payload(self.data)
+            if envelope.keys() >= _ENVELOPE and envelope["id"]:
+                return str(envelope["topic"]), str(envelope["id"])
         # After a failover a new message may have the id of one that was lost.
         return self.stream, f"{self.id}:{len(self.data)}:{crc32(self.data):x}"
 

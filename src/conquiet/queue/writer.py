@@ -115,7 +115,7 @@ class StreamWriter:
                         first=first,
                         payloads=some,
                     )
-            self._replicas.after(self.client, [self.stream], ids)
+                self._replicas.after(self.client, [self.stream], ids)
             record_ids(ids)
         return ids
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from sqlalchemy import insert, select
 
-from conquiet import DrainLimits, Inbox, drain
+from conquiet import DbSession, DrainLimits, Inbox, QueueConfig, drain
 from conquiet.mq import DeadLetter, DeadLetters, Message, drain_partition
+from conquiet.mq.envelope import new_id
 from conquiet.mq.scripts import delay
 from conquiet.mq.send.delayed import move_delayed
 from tests.conftest import effects
@@ -88,3 +91,34 @@ def test_a_replay_to_all_groups_is_handled_by_those_that_have_not(topic, produce
         (1, 0),
         (0, 1) if groups == 2 else (1, 1),
     ]
+
+
+def test_a_message_of_a_partition_is_the_same_to_a_drain_of_its_stream(
+    topic, producer, engine, make_queue, client
+):
+    """A drain of the stream commits and dies before its ack; then the owner of the partition gets it."""
+    producer.send(topic, {"n": 1})
+    config = QueueConfig(topic.keys.stream(0), GROUP, "drain")
+    queue = type(make_queue())(client, config)
+    (msg,) = queue.read(50)
+    inbox = Inbox()
+    inbox.create_table(engine)
+    with DbSession(engine) as session:
+        assert inbox.record(session, msg)
+        session.execute(insert(effects), {"entry_id": msg.id, "note": "1"})
+
+    report = drain_all(topic, engine)
+
+    assert (report.handled, report.skipped, effects_in(engine)) == (0, 1, ["1"])
+
+
+def test_ids_of_a_forked_child_are_not_those_of_its_parent():
+    new_id()
+    readable, writable = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writable, new_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert os.read(readable, 100).decode().partition("-")[0] != new_id().partition("-")[0]

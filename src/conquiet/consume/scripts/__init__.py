@@ -48,9 +48,9 @@ def join(
     return Busy(other.decode(), other_process.decode(), free_in_ms)
 
 
-def leave(client: Client, config: QueueConfig, consumer: str, instance: str = "") -> Elsewhere:
+def leave(client: Client, config: QueueConfig, consumer: str, instance: str = "", left: int = 0) -> Elsewhere:
     """Forget an instance, or one that is dead, and the consumer's name if nothing is pending there."""
-    arguments = (config.consumer_group.encode(), consumer.encode(), instance)
+    arguments = (config.consumer_group.encode(), consumer.encode(), instance, left)
     return Elsewhere(*_LEAVE.run(client, _keys(config), arguments))
 
 

@@ -31,7 +31,11 @@ for i = 1, #records, 2 do
   local name = records[i]
   local ends, of = read(records[i + 1])
   if name ~= consumer and of == 'ended' then
-    if #redis.call('XPENDING', KEYS[2], group, '-', '+', 1, name) == 0 then
+    local pending = redis.pcall('XPENDING', KEYS[2], group, '-', '+', 1, name)
+    if pending.err then
+      -- Somebody deleted the group: its names are gone.
+      redis.call('HDEL', KEYS[1], name)
+    elseif #pending == 0 then
       redis.call('XGROUP', 'DELCONSUMER', KEYS[2], group, name)
       redis.call('HDEL', KEYS[1], name)
     end

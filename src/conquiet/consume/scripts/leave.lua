@@ -4,6 +4,7 @@
 -- KEYS[1]  the drains of the group, as in join.lua   KEYS[2]  the stream
 -- ARGV[1]  the group   ARGV[2]  the consumer
 -- ARGV[3]  the instance; '' for a consumer that is known to be dead, 'expired' for one that is dead by its heartbeat
+-- ARGV[4]  how many entries the instance knows to be pending under its name
 --
 -- Returns {entries pending at other consumers, for how long the one that was delivered first among them has been idle, ms}.
 
@@ -40,7 +41,8 @@ if instance == '' or is_expired or holder == instance then
     redis.call('XGROUP', 'DELCONSUMER', KEYS[2], group, consumer)
     redis.call('HDEL', KEYS[1], consumer)
   elseif holder == instance then
-    redis.call('HSET', KEYS[1], consumer, '0 ended -')
+    -- With others that it knows nothing of, as after a read whose reply was lost, it counts as dead.
+    redis.call('HSET', KEYS[1], consumer, own <= tonumber(ARGV[4]) and '0 ended -' or ('0 ' .. instance .. ' -'))
   end
 end
 return {elsewhere, longest}

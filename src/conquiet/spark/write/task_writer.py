@@ -7,9 +7,8 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from conquiet.errors import QueueError
-from conquiet.queue.connection import Client, key_beside, server_of
-from conquiet.queue.replicas import ReplicaWait
+from conquiet.errors import NotReplicatedError, QueueError
+from conquiet.queue.connection import Client, key_beside, queue_error, server_of
 from conquiet.spark.address import open_topic
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.scripts import TaskKey, record_partitions
@@ -74,8 +73,9 @@ class TaskWriter:
                     self._open_writer(stream)
         for writer in self._writers.values():
             writer.finish()
-        replicas = ReplicaWait(self._options.min_replicas, self._options.replica_timeout_ms)
-        replicas.after(self._client, self._writers)
+        if self._options.min_replicas:
+            for stream in self._writers:
+                self._wait_for_replicas(stream)
 
     def __enter__(self) -> TaskWriter:
         return self
@@ -85,6 +85,17 @@ class TaskWriter:
     ) -> None:
         for connection in self._connections.values():
             connection.close()
+
+    def _wait_for_replicas(self, stream: str) -> None:
+        wanted, confirmed = self._options.min_replicas, [0]
+        # On the connection that wrote: after a failover it is closed, and another server has other writes.
+        connection = self._connections[server_of(self._client, stream)]
+        connection.send(["WAIT", wanted, self._options.replica_timeout_ms], confirmed.append)
+        connection.wait()
+        if isinstance(confirmed[-1], Exception):
+            raise queue_error("WAIT", confirmed[-1], stream=stream, group=None)
+        if confirmed[-1] < wanted:
+            raise NotReplicatedError(stream, confirmed=confirmed[-1], min_replicas=wanted, entry_ids=())
 
     def _open_writer(self, stream: str) -> StreamWriter:
         server, options = server_of(self._client, stream), self._options
