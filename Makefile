@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick for plain workers)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
-	@echo "make quick   those that need no Airflow, Spark or chaos, on one kind of server"
+	@echo "make quick   without Airflow, Spark, chaos, crash points and pages, on one kind of server"
 	@echo "make check   format, lint, types, layers; prints figures of size and nesting"
 	@echo "make chaos   workers and server killed at random           (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"

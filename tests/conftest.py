@@ -38,8 +38,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("conquiet")
 
-#: What `--quick` leaves out: folders, groups of `pytest -n`, and each kind of server but one.
-_SLOW_FOLDERS = {"with_airflow", "with_spark", "packaging", "chaos"}
+#: What `--quick` leaves out: folders, files, groups of `pytest -n`, and each kind of server but one.
+_SLOW_FOLDERS = {"with_airflow", "with_spark", "packaging", "chaos", "crashes", "pages"}
+_SLOW_FILES = {"test_rights.py", "test_page.py", "test_large_messages.py", "test_replicas.py"}
 _SLOW_GROUPS = {"spark", "airflow", "orchestrators"}
 _OTHER_SERVERS = set(REDIS_KINDS) - {"valkey"}
 
@@ -57,6 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import what is left out."""
     is_slow = collection_path.parent == Path(__file__).parent and collection_path.name in _SLOW_FOLDERS
+    is_slow = is_slow or collection_path.name in _SLOW_FILES
     return True if config.getoption("--quick") and is_slow else None
 
 
