@@ -19,9 +19,12 @@ help:
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
 	@echo "make quick   without Airflow, Spark, chaos, crash points and pages, on one kind of server"
 	@echo "make check   format, lint, types, layers; prints figures of size and nesting"
-	@echo "make chaos   workers and server killed at random           (SECONDS=600 for longer)"
+	@echo "make format  formats, and fixes what the linter can fix"
+	@echo "make chaos   workers, servers, database fail at random     (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
 	@echo "make peers   the same job on other queues                  (ARGS='--only dramatiq')"
+	@echo "make java    finds Java 17, or installs it where it can"
+	@echo "make clean   removes .venv and caches"
 
 demo: $(if $(findstring --quick,$(ARGS)),$(VENV)/.core,$(VENV)/.all java)
 	@$(BIN)/python -m examples.demo $(ARGS)

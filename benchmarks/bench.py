@@ -7,9 +7,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
 from benchmarks.databases import Database, open_database
 from conquiet import EmbeddedServer
-from conquiet.queue import open_client
 
 #: Far longer than any read of a filled stream waits.
 BLOCK_MS = 1_000
@@ -26,8 +29,11 @@ class Bench:
         with ExitStack() as stack:
             self.directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="conquiet-bench-")))
             self.server = stack.enter_context(EmbeddedServer())
-            # With the options of our own clients: no retries, the same timeouts, the same protocol.
-            self.client = stack.enter_context(open_client(self.server.url, block_ms=BLOCK_MS))
+            # redis-py's own, with the options of our clients: no retries, the same timeout.
+            raw = redis.Redis.from_url(
+                self.server.url, retry=Retry(NoBackoff(), 0), socket_timeout=BLOCK_MS / 1000 + 5
+            )
+            self.client = stack.enter_context(raw)
             self._stack = stack.pop_all()
         return self
 

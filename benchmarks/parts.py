@@ -10,6 +10,8 @@ from benchmarks.measurement import Measurement
 PARTS = {
     "core": "benchmarks.core",
     "mq": "benchmarks.mq",
+    "tasks": "benchmarks.tasks",
+    "beat": "benchmarks.beat",
     "airflow": "benchmarks.airflow",
     "spark": "benchmarks.spark",
 }

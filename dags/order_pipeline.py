@@ -78,7 +78,7 @@ def keep_total(msg, session):
     tags=["conquiet"],
 )
 def order_pipeline():
-    @task
+    @task(retries=2)
     def make_places():
         with RedisStreamsHook() as hook, hook.engine() as engine:
             tables.create_all(engine)

@@ -1,6 +1,7 @@
 """Orders are enqueued, drained into the table `bills`, recovered every five minutes, replayed on demand.
 
-Beside it, `order_pipeline` has Spark sum up orders by customer and hour.
+Beside it, `order_pipeline` has Spark sum up orders by customer and hour, and `billed` is made by a worker of
+conquiet tasks; `dagster_defs.tasks` says how it is started.
 
 CONQUIET_REDIS_URL and CONQUIET_DATABASE_URL are the servers; without them the shop runs on a private Valkey
 and a SQLite file in the directory `.dagster_conquiet`, created when first used.
@@ -16,6 +17,7 @@ import dagster as dg
 from dagster_conquiet import (
     DrainConfig,
     DrainSpec,
+    TaskSpec,
     build_backlog_check,
     build_backlog_sensor,
     build_claim_stale_job,
@@ -26,6 +28,7 @@ from dagster_conquiet import (
     build_freshness_check,
     build_replay_dead_letters_job,
     build_stream_asset,
+    build_task_asset,
 )
 from dagster_defs import order_pipeline
 from dagster_defs.embedded import SQLITE_URL
@@ -68,8 +71,18 @@ bills = build_drain_asset(
     description="One row per order, even if a step is killed.",
     retry_policy=dg.RetryPolicy(max_retries=3, delay=5, backoff=dg.Backoff.EXPONENTIAL),
 )
+# The step waits, a worker works; a retry waits for the task of the attempt before.
+billed = build_task_asset(
+    TaskSpec(task="shop.sum_bills"),
+    key="billed",
+    args={"at_least": 1},
+    deps=[bills],
+    description="How much was billed.",
+    retry_policy=dg.RetryPolicy(max_retries=3, delay=5),
+)
 # Without the checks: right after a drain they would find nothing, so they have a schedule of their own.
 bill_orders = dg.define_asset_job("bill_orders", dg.AssetSelection.assets(bills).without_checks())
+sum_up_bills = dg.define_asset_job("sum_up_bills", dg.AssetSelection.assets(billed))
 check_orders = dg.define_asset_job(
     "check_orders", dg.AssetSelection.checks_for_assets(bills), executor_def=dg.in_process_executor
 )
@@ -79,6 +92,7 @@ defs = dg.Definitions(
     assets=[
         order_stream,
         bills,
+        billed,
         order_pipeline.shop_orders,
         order_pipeline.orders,
         order_pipeline.published_totals,
@@ -93,6 +107,7 @@ defs = dg.Definitions(
     jobs=[
         take_orders,
         bill_orders,
+        sum_up_bills,
         check_orders,
         recover_orders,
         build_replay_dead_letters_job(orders, name="replay_dead_orders"),

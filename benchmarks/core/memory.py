@@ -21,12 +21,13 @@ def growth_mb(url: str, stream: str, directory: Path) -> float:
     with RedisStreamsQueue.from_url(url, config) as queue, open_database("sqlite", directory) as database:
         drain(queue, insert_order, database.ours, DrainLimits(max_messages=WARM_UP))
         gc.collect()
-        baseline = _status_mb("VmRSS")
+        baseline = status_mb("VmRSS")
         drain(queue, insert_order, database.ours, DrainLimits(max_messages=MESSAGES))
-        return _status_mb("VmHWM") - baseline
+        return status_mb("VmHWM") - baseline
 
 
-def _status_mb(field: str) -> float:
+def status_mb(field: str) -> float:
+    """A line of the process's own status, such as `VmRSS`."""
     # Not `resource.getrusage`: a child starts there with the peak of the process that forked it.
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):

@@ -22,6 +22,7 @@ from conquiet.mq import ConsumerConfig, Producer, Topic, Topics
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.own.partition import LeasedPartition
+from conquiet.queue.ends import EndWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def work_through(
             loop.stop()
 
     partition = LeasedPartition(work.topic, GROUP, lease, leases)
-    channel = PartitionChannel(partition, ConsumerConfig(consumer_name="bench"))
+    channel = PartitionChannel(partition, ConsumerConfig(consumer_name="bench"), EndWatch(work.client))
     channel.lease_valid_until = float("inf")
     limits = DrainLimits(max_messages=None, idle_ms=None, max_failures=None)
     with MessageHandling(count_down, engine, before_commit=channel.check_lease) as handling:

@@ -17,18 +17,47 @@ class System:
     #: The command line of a worker, of one process; its first word is a program of the environment.
     worker: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    #: The option of its command line for concurrency `{n}`; systems that set it in their code read
+    #: `PEERS_CONCURRENCY`.
+    concurrent: tuple[str, ...] = ()
+    #: Whether it is a contestant of `--speed`: one of its kind is enough.
+    is_timed: bool = True
 
 
 def _celery(name: str, **environment: str) -> System:
     worker = ("celery", "-A", f"{_HERE}.celery_app", "worker", "--concurrency", "1", "--loglevel", "WARNING")
-    return System(name=name, module=f"{_HERE}.celery_app", worker=worker, environment=environment)
+    return System(
+        name=name,
+        module=f"{_HERE}.celery_app",
+        worker=worker,
+        environment=environment,
+        concurrent=("--pool", "threads", "--concurrency", "{n}"),
+        is_timed=not environment,
+    )
 
+
+_TASKS = f"{_HERE}.conquiet_tasks_app"
+_TASKS_WORKER = ("conquiet", "worker", f"{_TASKS}:app", "--concurrency", "1")
 
 SYSTEMS = [
     System(
         name="conquiet MQ, Inbox",
         module=f"{_HERE}.conquiet_app",
         worker=("python", "-m", f"{_HERE}.conquiet_app", "work"),
+        is_timed=False,
+    ),
+    System(
+        name="conquiet tasks",
+        module=_TASKS,
+        worker=_TASKS_WORKER,
+        concurrent=("--pool", "thread", "--concurrency", "{n}"),
+    ),
+    System(
+        name="conquiet tasks, DbSession",
+        module=_TASKS,
+        worker=_TASKS_WORKER,
+        environment={"PEERS_SESSION": "1"},
+        is_timed=False,
     ),
     _celery("Celery"),
     _celery("Celery, acks_late", PEERS_LATE="1"),
@@ -36,15 +65,36 @@ SYSTEMS = [
         name="Dramatiq",
         module=f"{_HERE}.dramatiq_app",
         worker=("dramatiq", f"{_HERE}.dramatiq_app", "--processes", "1"),
+        concurrent=("--threads", "{n}"),
     ),
     System(
         name="taskiq, Redis streams",
         module=f"{_HERE}.taskiq_app",
         worker=("taskiq", "worker", f"{_HERE}.taskiq_app:broker", "--workers", "1"),
+        concurrent=("--max-async-tasks", "{n}"),
     ),
     System(
         name="streaq", module=f"{_HERE}.streaq_app", worker=("streaq", "run", f"{_HERE}.streaq_app:worker")
     ),
     System(name="arq", module=f"{_HERE}.arq_app", worker=("arq", f"{_HERE}.arq_app.WorkerSettings")),
-    System(name="RQ", module=f"{_HERE}.rq_app", worker=("rq", "worker", "--url", "{url}", "--quiet")),
+    System(
+        name="huey",
+        module=f"{_HERE}.huey_app",
+        worker=("huey_consumer", f"{_HERE}.huey_app.huey"),
+        concurrent=("--workers", "{n}"),
+    ),
+    System(
+        name="FastStream, Redis streams",
+        module=f"{_HERE}.faststream_app",
+        # What its own command does, which needs an older Typer than ours.
+        worker=("python", "-m", f"{_HERE}.faststream_app", "work"),
+        is_timed=False,
+    ),
+    System(
+        name="RQ",
+        module=f"{_HERE}.rq_app",
+        worker=("rq", "worker", "--url", "{url}", "--quiet"),
+        # It has one job at a time, in a process that it forks: 20,000 of them take a quarter of an hour.
+        is_timed=False,
+    ),
 ]

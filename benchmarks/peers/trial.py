@@ -8,8 +8,8 @@ import sqlite3
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,11 +74,11 @@ class Trial:
         )
 
     def per_second(self, *, total: int = 2_000, patience_s: float = 180.0) -> float:
-        """Tasks that do nothing, from the first to the last one, on a worker of one process."""
+        """Tasks that do nothing, first to last, on a worker of one process; results are kept."""
         times = self.directory / "times"
         with EmbeddedServer() as server:
             environment = self._environment(server.url)
-            environment |= {"PEERS_TIMES": str(times)}
+            environment |= {"PEERS_TIMES": str(times), "PEERS_RESULTS": "1"}
             self._enqueue(total, environment)
             end = time.monotonic() + patience_s
             with self._worker(environment):
@@ -88,21 +88,39 @@ class Trial:
                     time.sleep(0.1)
         return (len(moments) - 1) / (max(moments) - min(moments))
 
+    def seconds(self, *, total: int, concurrency: int, workers: int, patience_s: float = 600.0) -> float:
+        """How long workers with this concurrency take for tasks that do nothing; results are kept."""
+        times = self.directory / "times"
+        with EmbeddedServer() as server, ExitStack() as started:
+            environment = self._environment(server.url)
+            environment |= {"PEERS_TIMES": str(times), "PEERS_RESULTS": "1"}
+            environment |= {"PEERS_CONCURRENCY": str(concurrency)}
+            self._enqueue(total, environment)
+            options = [part.format(n=concurrency) for part in self.system.concurrent]
+            begun = time.monotonic()
+            for _ in range(workers):
+                started.enter_context(self._worker(environment, options))
+            while len(moments := _moments(times)) < total:
+                if time.monotonic() - begun > patience_s:
+                    raise BenchmarkError(f"{self.system.name}: not done in {patience_s} s; {self._log()}")
+                time.sleep(0.1)
+        return max(moments) - min(moments)
+
     def _environment(self, url: str) -> dict[str, str]:
         path = {"PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(_ROOT)}
         return os.environ | path | {"PEERS_REDIS_URL": url} | self.system.environment
 
     def _enqueue(self, total: int, environment: dict[str, str]) -> None:
         command = [str(self.programs / "python"), "-m", self.system.module, str(total)]
-        subprocess.run(command, env=environment, cwd=self.directory, check=True, timeout=120)
+        subprocess.run(command, env=environment, cwd=self.directory, check=True, timeout=600)
 
     @contextmanager
-    def _worker(self, environment: dict[str, str]) -> Iterator[None]:
+    def _worker(self, environment: dict[str, str], options: Sequence[str] = ()) -> Iterator[None]:
         """A worker with all its processes, killed at the end."""
         program, *arguments = (part.format(url=environment["PEERS_REDIS_URL"]) for part in self.system.worker)
         with (self.directory / "worker.log").open("ab") as log:
             process = subprocess.Popen(
-                [str(self.programs / program), *arguments],
+                [str(self.programs / program), *arguments, *options],
                 env=environment,
                 cwd=self.directory,
                 stdout=log,

@@ -47,4 +47,4 @@ class TupleReader(DataSourceReader):
                     text = entry_id.decode()
                     added = datetime.fromtimestamp(int(text.split("-")[0]) / 1000, UTC)
                     yield (partition.stream, 0, text, added, None, None, fields[b"data"].decode())
-                start = f"({text}"
+                start = f"({entries[-1][0].decode()}"

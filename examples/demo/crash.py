@@ -46,7 +46,7 @@ class Killed:
 
 
 def kill_in_the_middle(
-    pid: int, read_state: Callable[[], tuple[int, Backlog]], *, from_rows: int, timeout_s: float = 120
+    pid: int, read_state: Callable[[], tuple[int, Backlog]], *, from_rows: int, timeout_s: float = 900
 ) -> Killed:
     """Kill the process once so many rows are committed, between a commit and its ack.
 

@@ -26,8 +26,8 @@ Report = dict[str, Any]
 
 _KILL_AT = 0.4
 _MIN_IDLE_MS = 1_000
-_SPARK_S = 400.0
-_DAGSTER_S = 240.0
+_SPARK_S = 1_800.0
+_DAGSTER_S = 900.0
 
 
 def run_pipeline(plan: Plan, stages: Stages, timeline: Timeline) -> Result:

@@ -34,7 +34,7 @@ from examples.demo.stages import Stages
 from examples.demo.watcher import Backlog, Timeline, Watcher, read_backlog
 
 _KILL_AT = 0.4
-_WORKER_S = 120.0
+_WORKER_S = 900.0
 
 
 def run_quick(plan: Plan, stages: Stages, timeline: Timeline) -> Result:

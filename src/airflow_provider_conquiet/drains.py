@@ -16,8 +16,18 @@ from conquiet import DbError, DrainError, DrainLimits, DrainReport, Inbox, drain
 from conquiet.consume import Handler
 from conquiet.db import is_connection_lost
 from conquiet.logs import MessageLog
-from conquiet.mq import ConsumerConfig, RetryPolicy, Topic, drain_partition
+from conquiet.mq import (
+    ConsumerConfig,
+    PartitionBusyError,
+    RetryPolicy,
+    Topic,
+    drain_partition,
+    drain_topic,
+    total_backlog,
+)
 from conquiet.mq.look.owners import group_owners
+from conquiet.mq.own.drain_topic import Until
+from conquiet.queue import BacklogStats
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -68,7 +78,11 @@ class TaskDrain(ABC):
 
     def known_consumers(self) -> list[str]:
         """The names under which something may be pending or leased."""
-        return [consumer.name for consumer in self.hook.backlog(self.stream, self.group).consumers]
+        return [consumer.name for consumer in self.backlog().consumers]
+
+    def backlog(self) -> BacklogStats:
+        """What there is to drain now."""
+        return self.hook.backlog(self.stream, self.group)
 
     @property
     def source(self) -> str:
@@ -90,7 +104,6 @@ class StreamDrain(TaskDrain):
     """Drains a plain stream."""
 
     def drain(self, handler: Handler, engine: Engine, take_over_from: list[str]) -> DrainReport:
-        """As `TaskDrain.drain`."""
         queue = self.hook.queue(self.stream, self.group, self.task_try.consumer_name)
         return drain(queue, handler, engine, self.limits, inbox=self.inbox, take_over_from=take_over_from)
 
@@ -111,12 +124,17 @@ class StaleDrain(TaskDrain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDrain(TaskDrain):
-    """Drains one partition of a topic under its lease, which it takes from ended tries of the task."""
+class TopicDrain(TaskDrain):
+    """Drains all partitions of a topic, each under its lease, which it takes from ended tries of the task."""
 
     topic: Topic
-    partition: int
     retry: RetryPolicy
+    until: Until = "idle"
+
+    @property
+    def partitions(self) -> list[int]:
+        """What it drains of the topic."""
+        return list(self.topic.partitions)
 
     def known_consumers(self) -> list[str]:
         """As `TaskDrain.known_consumers`, and the owner of the lease, who may have read nothing yet."""
@@ -126,22 +144,55 @@ class PartitionDrain(TaskDrain):
 
     @property
     def source(self) -> str:
-        """As `TaskDrain.source`."""
         return self.topic.name
 
     @property
     def due_in(self) -> list[str]:
-        """The partition's retries and delayed messages."""
+        """The retries and delayed messages of its partitions."""
         keys = self.topic.keys
-        return [keys.waiting(self.group, self.partition), keys.delayed(self.partition)]
+        found = [keys.waiting(self.group, partition) for partition in self.partitions]
+        return [*found, *dict.fromkeys(map(keys.delayed, self.partitions))]
+
+    def backlog(self) -> BacklogStats:
+        """As `TaskDrain.backlog`, of all of its partitions."""
+        streams = map(self.topic.keys.stream, self.partitions)
+        parts = [self.hook.backlog(stream, self.group) for stream in streams]
+        return total_backlog(self.topic.name, self.group, parts)
+
+    def drain(self, handler: Handler, engine: Engine, take_over_from: list[str]) -> DrainReport:
+        """As `TaskDrain.drain`.
+
+        Raises:
+            PartitionBusyError: other consumers own every partition.
+        """
+        config, limits = self.consumer_config(take_over_from), self.limits
+        arguments = (self.topic, self.group, handler, engine, limits)
+        report = drain_topic(*arguments, inbox=self.inbox, config=config, until=self.until)
+        if len(report.busy) == len(self.partitions) and not report.read:
+            raise PartitionBusyError(self.topic.name, partition=report.busy[0], group=self.group)
+        return report
+
+    def consumer_config(self, take_over_from: list[str]) -> ConsumerConfig:
+        """Of the owner that this try of the task is."""
+        return ConsumerConfig(
+            consumer_name=self.task_try.consumer_name,
+            retry=self.retry,
+            take_over_from=tuple(take_over_from),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDrain(TopicDrain):
+    """Drains one partition of a topic."""
+
+    partition: int
+
+    @property
+    def partitions(self) -> list[int]:
+        """As `TopicDrain.partitions`."""
+        return [self.partition]
 
     def drain(self, handler: Handler, engine: Engine, take_over_from: list[str]) -> DrainReport:
         """As `TaskDrain.drain`."""
-        config = ConsumerConfig(
-            consumer_name=self.task_try.consumer_name,
-            retry=self.retry,
-            batch_size=self.limits.batch_size,
-            take_over_from=tuple(take_over_from),
-        )
-        partition = (self.topic, self.partition, self.group)
+        config, partition = self.consumer_config(take_over_from), (self.topic, self.partition, self.group)
         return drain_partition(*partition, handler, engine, self.limits, inbox=self.inbox, config=config)

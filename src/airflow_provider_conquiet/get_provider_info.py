@@ -31,12 +31,14 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.drain",
                 "operators.enqueue",
                 "operators.spark",
+                "operators.task",
                 "operators.trim",
             )
         ],
         "sensors": [_modules("sensors.backlog", "sensors.drain", "sensors.message")],
-        "triggers": [_modules("triggers.backlog", "triggers.message")],
+        "triggers": [_modules("triggers.backlog", "triggers.message", "triggers.task")],
         "task-decorators": [
+            {"name": "conquiet_task", "class-name": f"{_PACKAGE}.decorators.conquiet_task.conquiet_task"},
             {"name": "drain", "class-name": f"{_PACKAGE}.decorators.drain.drain_task"},
             {"name": "enqueue", "class-name": f"{_PACKAGE}.decorators.enqueue.enqueue_task"},
         ],

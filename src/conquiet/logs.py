@@ -9,8 +9,8 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any, Protocol
 
 from conquiet.masking import mask
@@ -55,8 +55,20 @@ class Delivered(Protocol):
 class Handling(Protocol):
     """A loop that calls a handler with one message after the other."""
 
-    #: The message that is in the handler now.
-    handled: Any
+    @property
+    def in_handler(self) -> Any:
+        """The message that is in the handler now."""
+
+    @property
+    def consumer(self) -> str:
+        """Its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SingleHandling:
+    """The handling of one message, without a loop."""
+
+    in_handler: Any
     consumer: str
 
 
@@ -105,7 +117,6 @@ class MaskedFormatter(logging.Formatter):
     """Log lines with their tracebacks, without passwords."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         return mask(super().format(record))
 
 
@@ -141,9 +152,22 @@ _OF_EVERY_RECORD = frozenset((*vars(logging.makeLogRecord({})), *FIELDS, ATTRIBU
 }
 
 
+def log_to_stderr(level: str, log_format: str) -> None:
+    """Log everything from this level on to stderr, as text or as JSON; for a process of our own.
+
+    Debug is for conquiet alone, others begin with info: redis-py would log every command.
+    """
+    handler = logging.StreamHandler()
+    text = MaskedFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
+    is_debug = level == "debug"
+    logging.basicConfig(level="INFO" if is_debug else level.upper(), handlers=[handler], force=True)
+    logging.getLogger("conquiet").setLevel(logging.DEBUG if is_debug else logging.NOTSET)
+
+
 def about(msg: Delivered, consumer: str) -> AbstractContextManager[None]:
     """Make every record in the block name this message; for a loop of your own."""
-    return naming_messages_of(SimpleNamespace(handled=msg, consumer=consumer))
+    return naming_messages_of(_SingleHandling(msg, consumer))
 
 
 def _facts_of(msg: Delivered) -> dict[str, Any]:
@@ -166,9 +190,9 @@ def _facts_in(record: logging.LogRecord) -> dict[str, Any]:
 
 def _current_facts() -> dict[str, Any]:
     handling: Handling | None = getattr(_thread, "handling", None)
-    if handling is None or handling.handled is None:
+    if handling is None or handling.in_handler is None:
         return _trace_of(None)
-    return _facts_of(handling.handled) | {"consumer": handling.consumer} | _trace_of(None)
+    return _facts_of(handling.in_handler) | {"consumer": handling.consumer} | _trace_of(None)
 
 
 def _trace_of(context: Any) -> dict[str, Any]:

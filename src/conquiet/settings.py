@@ -59,7 +59,6 @@ class Settings:
 
     @property
     def is_tracing(self) -> bool:
-        """Whether messages are traced."""
         return self.tracing in ("on", "1", "true")
 
     def __repr__(self) -> str:

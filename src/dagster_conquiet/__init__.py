@@ -2,117 +2,82 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
+from conquiet.exports import lazy_exports
 from conquiet.extras import needs_extra
 
 if TYPE_CHECKING:
-    from dagster_conquiet.asset_keys import stream_asset_key
+    from dagster_conquiet.asset_keys import stream_asset_key as stream_asset_key
     from dagster_conquiet.assets import (
-        build_drain_asset,
-        build_stream_asset,
-        build_topic_drain_asset,
-        topic_partitions,
+        build_drain_asset as build_drain_asset,
+        build_stream_asset as build_stream_asset,
+        build_topic_drain_asset as build_topic_drain_asset,
+        topic_partitions as topic_partitions,
     )
-    from dagster_conquiet.checks import build_backlog_check, build_dead_letter_check, build_freshness_check
-    from dagster_conquiet.components import StreamDrainComponent
-    from dagster_conquiet.config import ClaimStaleConfig, DrainConfig, ReplayConfig, TopicDrainConfig
-    from dagster_conquiet.io_manager import RedisStreamIOManager
+    from dagster_conquiet.checks import (
+        build_backlog_check as build_backlog_check,
+        build_dead_letter_check as build_dead_letter_check,
+        build_freshness_check as build_freshness_check,
+    )
+    from dagster_conquiet.components import StreamDrainComponent as StreamDrainComponent
+    from dagster_conquiet.config import (
+        ClaimStaleConfig as ClaimStaleConfig,
+        DrainConfig as DrainConfig,
+        ReplayConfig as ReplayConfig,
+        TopicDrainConfig as TopicDrainConfig,
+    )
+    from dagster_conquiet.io_manager import RedisStreamIOManager as RedisStreamIOManager
     from dagster_conquiet.jobs import (
-        build_claim_stale_job,
-        build_claim_stale_schedule,
-        build_drain_job,
-        build_replay_dead_letters_job,
+        build_claim_stale_job as build_claim_stale_job,
+        build_claim_stale_schedule as build_claim_stale_schedule,
+        build_drain_job as build_drain_job,
+        build_replay_dead_letters_job as build_replay_dead_letters_job,
     )
-    from dagster_conquiet.ops import build_drain_op, build_enqueue_op
-    from dagster_conquiet.pipes import RedisStreamMessageReader, RedisStreamMessageWriter
-    from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource, ResourceKeys
-    from dagster_conquiet.sensors import build_backlog_sensor, build_topic_backlog_sensor
-    from dagster_conquiet.spark import SparkJobSpec, build_spark_asset
-    from dagster_conquiet.specs import DrainSpec, TopicDrainSpec
-    from dagster_conquiet.steps.rows import RowsMissingError
+    from dagster_conquiet.ops import build_drain_op as build_drain_op, build_enqueue_op as build_enqueue_op
+    from dagster_conquiet.pipes.reader import RedisStreamMessageReader as RedisStreamMessageReader
+    from dagster_conquiet.pipes.writer import RedisStreamMessageWriter as RedisStreamMessageWriter
+    from dagster_conquiet.resources import (
+        DatabaseResource as DatabaseResource,
+        RedisStreamsResource as RedisStreamsResource,
+        ResourceKeys as ResourceKeys,
+    )
+    from dagster_conquiet.sensors import (
+        build_backlog_sensor as build_backlog_sensor,
+        build_topic_backlog_sensor as build_topic_backlog_sensor,
+    )
+    from dagster_conquiet.spark import SparkJobSpec as SparkJobSpec, build_spark_asset as build_spark_asset
+    from dagster_conquiet.specs import DrainSpec as DrainSpec, TopicDrainSpec as TopicDrainSpec
+    from dagster_conquiet.steps.rows import RowsMissingError as RowsMissingError
+    from dagster_conquiet.task_spec import TaskSpec as TaskSpec
+    from dagster_conquiet.tasks import build_task_asset as build_task_asset, build_task_op as build_task_op
 
-# Loaded on first use: the external process of a Pipes launch imports this package without Dagster.
-_HOME_OF = {
-    "ClaimStaleConfig": "config",
-    "DatabaseResource": "resources",
-    "DrainConfig": "config",
-    "DrainSpec": "specs",
-    "RedisStreamIOManager": "io_manager",
-    "RedisStreamMessageReader": "pipes",
-    "RedisStreamMessageWriter": "pipes",
-    "RedisStreamsResource": "resources",
-    "ReplayConfig": "config",
-    "ResourceKeys": "resources",
-    "RowsMissingError": "steps.rows",
-    "SparkJobSpec": "spark",
-    "StreamDrainComponent": "components",
-    "TopicDrainConfig": "config",
-    "TopicDrainSpec": "specs",
-    "build_backlog_check": "checks",
-    "build_backlog_sensor": "sensors",
-    "build_claim_stale_job": "jobs",
-    "build_claim_stale_schedule": "jobs",
-    "build_dead_letter_check": "checks",
-    "build_drain_asset": "assets",
-    "build_drain_job": "jobs",
-    "build_drain_op": "ops",
-    "build_enqueue_op": "ops",
-    "build_freshness_check": "checks",
-    "build_replay_dead_letters_job": "jobs",
-    "build_spark_asset": "spark",
-    "build_stream_asset": "assets",
-    "build_topic_backlog_sensor": "sensors",
-    "build_topic_drain_asset": "assets",
-    "stream_asset_key": "asset_keys",
-    "topic_partitions": "assets",
+# On first use: the external process of a Pipes launch imports this package without Dagster.
+_NAMES_OF = {
+    "asset_keys": "stream_asset_key",
+    "assets": "build_drain_asset build_stream_asset build_topic_drain_asset topic_partitions",
+    "checks": "build_backlog_check build_dead_letter_check build_freshness_check",
+    "components": "StreamDrainComponent",
+    "config": "ClaimStaleConfig DrainConfig ReplayConfig TopicDrainConfig",
+    "io_manager": "RedisStreamIOManager",
+    "jobs": (
+        "build_claim_stale_job build_claim_stale_schedule build_drain_job build_replay_dead_letters_job"
+    ),
+    "ops": "build_drain_op build_enqueue_op",
+    "pipes.reader": "RedisStreamMessageReader",
+    "pipes.writer": "RedisStreamMessageWriter",
+    "resources": "DatabaseResource RedisStreamsResource ResourceKeys",
+    "sensors": "build_backlog_sensor build_topic_backlog_sensor",
+    "spark": "SparkJobSpec build_spark_asset",
+    "specs": "DrainSpec TopicDrainSpec",
+    "steps.rows": "RowsMissingError",
+    "task_spec": "TaskSpec",
+    "tasks": "build_task_asset build_task_op",
 }
 
-__all__ = [
-    "ClaimStaleConfig",
-    "DatabaseResource",
-    "DrainConfig",
-    "DrainSpec",
-    "RedisStreamIOManager",
-    "RedisStreamMessageReader",
-    "RedisStreamMessageWriter",
-    "RedisStreamsResource",
-    "ReplayConfig",
-    "ResourceKeys",
-    "RowsMissingError",
-    "SparkJobSpec",
-    "StreamDrainComponent",
-    "TopicDrainConfig",
-    "TopicDrainSpec",
-    "build_backlog_check",
-    "build_backlog_sensor",
-    "build_claim_stale_job",
-    "build_claim_stale_schedule",
-    "build_dead_letter_check",
-    "build_drain_asset",
-    "build_drain_job",
-    "build_drain_op",
-    "build_enqueue_op",
-    "build_freshness_check",
-    "build_replay_dead_letters_job",
-    "build_spark_asset",
-    "build_stream_asset",
-    "build_topic_backlog_sensor",
-    "build_topic_drain_asset",
-    "stream_asset_key",
-    "topic_partitions",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'dagster_conquiet' has no attribute {name!r}")
-    with needs_extra("dagster", "dagster", "dagster_pipes", part="dagster_conquiet"):
-        value = getattr(import_module(f"dagster_conquiet.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    _NAMES_OF,
+    importing=partial(needs_extra, "dagster", "dagster", "dagster_pipes", part="dagster_conquiet"),
+)

@@ -18,14 +18,13 @@ def stream_asset_key(stream: str) -> dg.AssetKey:
     if not isinstance(stream, str) or not stream:
         raise ValueError(f"stream must be a name, got {stream!r}")
     # An empty part is "_x_": "a::b" is not "a:b".
-    parts = [_WRITTEN_AS_CODE.sub(_code_of, part) or "_x_" for part in stream.split(":")]
+    parts = [
+        _WRITTEN_AS_CODE.sub(lambda found: f"_x{ord(found[0]):x}_", part) or "_x_"
+        for part in stream.split(":")
+    ]
     return dg.AssetKey(["streams", *parts])
 
 
 def plain_name(stream: str) -> str:
     """The same as one word, for the names of jobs, ops, sensors and pools."""
     return "__".join(stream_asset_key(stream).path[1:])
-
-
-def _code_of(character: re.Match[str]) -> str:
-    return f"_x{ord(character[0]):x}_"

@@ -6,11 +6,11 @@ from typing import Any
 
 import dagster as dg
 
+from conquiet.mq import DeadLetters, Topics
 from dagster_conquiet.config import ClaimStaleConfig, ReplayConfig, with_defaults
 from dagster_conquiet.ops import build_drain_op, report_without_errors
 from dagster_conquiet.specs import AnySpec, DrainSpec
 from dagster_conquiet.steps.recover import recover_in_step
-from dagster_conquiet.steps.replay import replay_dead_letters
 from dagster_conquiet.steps.runs import run_in_progress
 
 
@@ -79,7 +79,8 @@ def build_replay_dead_letters_job(
     )
     def replay(context: dg.OpExecutionContext, config: ReplayConfig) -> dg.Output[dict[str, Any]]:
         with spec.resources.redis_of(context).connect() as client:
-            report = replay_dead_letters(client, spec, config)
+            letters = DeadLetters(Topics(client).open(spec.source))
+            report = letters.replay_all(**config.model_dump(exclude_none=True))
         counts = {
             "replayed": report.replayed,
             "not_found": len(report.not_found),

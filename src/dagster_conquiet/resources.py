@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
@@ -62,6 +62,11 @@ class RedisStreamsResource(dg.ConfigurableResource[Any]):
         with self.connect() as client:
             yield RedisStreamsQueue(client, QueueConfig(stream, group, consumer_name, **options))
 
+    def url_with_files(self) -> str:
+        """The URL with the files for TLS in it, for what takes nothing but a URL."""
+        url, files = self.server_url(), urlencode(self.tls_files())
+        return f"{url}{'&' if '?' in url else '?'}{files}" if files else url
+
     def tls_files(self) -> dict[str, Any]:
         """The files that are set, by their names in redis-py and in a URL."""
         files = {
@@ -81,7 +86,6 @@ class DatabaseResource(dg.ConfigurableResource[Any]):
     _engine: Engine | None = PrivateAttr(default=None)
 
     def get_engine(self) -> Engine:
-        """The engine of this process."""
         if self._engine is None:
             self._engine = create_engine(self.url, pool_size=self.pool_size, pool_pre_ping=True)
         return self._engine
@@ -110,6 +114,5 @@ class ResourceKeys:
         return resource
 
     def database_of(self, context: Any) -> DatabaseResource:
-        """The database resource of a step."""
         resource: DatabaseResource = getattr(context.resources, self.database)
         return resource

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlencode
 
 import dagster as dg
 
@@ -44,7 +43,6 @@ class SparkJobSpec:
 
     @property
     def arguments(self) -> list[str]:
-        """The job's command line."""
         return arguments_of({**self.options, "to_topic": self.to_topic})
 
     @property
@@ -72,8 +70,7 @@ def build_spark_asset(
 
     def published(context: dg.AssetExecutionContext) -> Any:
         redis_streams = spec.resources.redis_of(context)
-        url, files = redis_streams.server_url(), urlencode(redis_streams.tls_files())
-        secrets = {REDIS_URL_VARIABLE: f"{url}{'&' if '?' in url else '?'}{files}" if files else url}
+        secrets = {REDIS_URL_VARIABLE: redis_streams.url_with_files()}
         if spec.reads_database:
             secrets[DATABASE_URL_VARIABLE] = spec.resources.database_of(context).url
         reader = RedisStreamMessageReader(redis_streams)

@@ -8,6 +8,7 @@ from typing import Any
 
 from conquiet.consume import check_handler, load_handler
 from conquiet.db import Inbox
+from conquiet.queue.config import CLAIM_IDLE_MS
 from dagster_conquiet.asset_keys import plain_name
 from dagster_conquiet.config import DrainConfig, TopicDrainConfig
 from dagster_conquiet.resources import ResourceKeys
@@ -63,11 +64,10 @@ class DrainSpec(SourceSpec):
     config: DrainConfig = field(default_factory=DrainConfig)
     #: Idle for longer, a message is claimed by the recovery. Half of this time after a read, a drain checks
     #: which of its messages are still its own.
-    claim_idle_ms: int = 60_000
+    claim_idle_ms: int = CLAIM_IDLE_MS
 
     @property
     def source(self) -> str:
-        """The stream."""
         return self.stream
 
 
@@ -88,7 +88,6 @@ class TopicDrainSpec(SourceSpec):
 
     @property
     def source(self) -> str:
-        """The topic."""
         return self.topic
 
 

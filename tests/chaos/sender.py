@@ -6,16 +6,29 @@ import random
 import threading
 import time
 from collections import Counter
-from typing import Self
+from contextlib import suppress
+from typing import Literal, Self
 
-from conquiet.errors import QueueError
+import redis
+
+from conquiet import mq
+from conquiet.errors import NotReplicatedError, QueueError
 from conquiet.mq import Producer
 from conquiet.queue import open_client
-from tests.chaos.plan import TOPIC, Plan
+from tests.chaos.findings import count_backlog
+from tests.chaos.plan import SENDERS, TOPIC, Message, Plan, is_careful
 from tests.eventually import HANG_S
 
-_THREADS = 4
 _REPEATED_SHARE = 0.01
+_CAREFUL_BATCH = 20
+#: Of the other threads: an fsync with each call bounds how much they send.
+_BATCHES = (1, 5)
+_LONGEST_BACKLOG = 5_000
+_LOOK_AT_BACKLOG_EVERY = 100
+#: Longer than the longest outage; not longer, as each id needs memory.
+_DEDUPE_WINDOW_MS = 600_000
+
+Reason = Literal["full", "not replicated", "unavailable"]
 
 
 class Sender:
@@ -26,19 +39,26 @@ class Sender:
         self._plan = plan
         self._is_over = threading.Event()
         self._threads = [
-            threading.Thread(target=self._send_all, args=(index,), daemon=True) for index in range(_THREADS)
+            threading.Thread(target=self._send_all, args=(index,), daemon=True) for index in range(SENDERS)
         ]
-        #: The entry id of each message, by key and number.
-        self.sent: dict[tuple[str, int], str] = {}
-        #: Sends that failed and were made again, and those that were made again for no reason.
-        self.failed = 0
+        #: The entry id of each message.
+        self.sent: dict[Message, str] = {}
+        #: Sends that failed and were made again, by the reason.
+        self.failed: Counter[Reason] = Counter()
+        #: How often one was made again for no reason, and the entries of those that were added again then.
         self.repeated = 0
+        self.first_entries: dict[Message, str] = {}
         self.problems: list[str] = []
 
     @property
     def is_done(self) -> bool:
         """Whether all messages are sent, or somebody gave up."""
         return not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def count(self) -> int:
+        """How many messages are sent."""
+        return len(self.sent)
 
     def _send_all(self, index: int) -> None:
         try:
@@ -48,32 +68,59 @@ class Sender:
 
     def _send_share(self, index: int) -> None:
         rng = random.Random(f"{self._plan.seed}:sender:{index}")
-        keys = [f"key-{number}" for number in range(index, self._plan.keys, _THREADS)]
-        share = len(range(index, self._plan.messages, _THREADS))
+        keys = [f"key-{number}" for number in range(index, self._plan.keys, SENDERS)]
+        share = len(range(index, self._plan.messages, SENDERS))
         numbers: Counter[str] = Counter()
-        producer = Producer(open_client(self._url))
+        is_patient = is_careful(keys[0])
+        # It waits for a replica with each call, so it sends more with each.
+        step = _CAREFUL_BATCH if is_patient else _BATCHES[index % len(_BATCHES)]
+        producer = Producer(
+            open_client(self._url), dedupe_window_ms=_DEDUPE_WINDOW_MS, min_replicas=int(is_patient)
+        )
         began = time.monotonic()
-        for count in range(share):
+        for count in range(0, share, step):
             pause_s = began + self._plan.noisy_s * count / share - time.monotonic()
             if self._is_over.wait(timeout=pause_s) if pause_s > 0 else self._is_over.is_set():
                 return
-            key = rng.choice(keys)
-            numbers[key] += 1
-            entry_id = self._send(producer, key, numbers[key])
-            self.sent[key, numbers[key]] = entry_id
+            if self._plan.send_for_s is not None and time.monotonic() - began > self._plan.send_for_s:
+                return
+            if count % _LOOK_AT_BACKLOG_EVERY == 0:
+                self._wait_for_workers()
+            batch = []
+            for key in rng.choices(keys, k=min(step, share - count)):
+                numbers[key] += 1
+                batch.append((key, numbers[key]))
+            self.sent.update(zip(batch, self._send(producer, batch), strict=True))
             if rng.random() < _REPEATED_SHARE:
-                self.repeated += 1
-                if self._send(producer, key, numbers[key]) != entry_id:
-                    self.problems.append(f"{key}:{numbers[key]} was added a second time")
+                self._send_again(producer, batch)
 
-    def _send(self, producer: Producer, key: str, number: int) -> str:
+    def _wait_for_workers(self) -> None:
+        """Until little is left to do: what was sent long before the trouble's end is handled within it."""
+        with redis.Redis.from_url(self._url, decode_responses=True) as client:
+            while not self._is_over.is_set():
+                with suppress(redis.RedisError):
+                    if count_backlog(client, self._plan) < _LONGEST_BACKLOG:
+                        return
+                self._is_over.wait(timeout=0.2)
+
+    def _send_again(self, producer: Producer, batch: list[Message]) -> None:
+        for msg, entry_id in zip(batch, self._send(producer, batch), strict=True):
+            self.repeated += 1
+            if entry_id != self.sent[msg]:
+                self.first_entries[msg] = self.sent[msg]
+                self.sent[msg] = entry_id
+
+    def _send(self, producer: Producer, batch: list[Message]) -> list[str]:
+        messages = [
+            mq.Message(payload={"key": key, "number": number}, key=key, dedupe_id=f"{key}:{number}")
+            for key, number in batch
+        ]
         while not self._is_over.is_set():
             try:
-                payload = {"key": key, "number": number}
-                return producer.send(TOPIC, payload, key=key, dedupe_id=f"{key}:{number}")
-            except QueueError:
+                return producer.send_many(TOPIC, messages)
+            except QueueError as error:
                 # It may have been added all the same: the dedupe id finds out.
-                self.failed += 1
+                self.failed[_reason_of(error)] += 1
                 time.sleep(0.05)
         raise RuntimeError("the run is over")
 
@@ -86,3 +133,9 @@ class Sender:
         self._is_over.set()
         for thread in self._threads:
             thread.join(timeout=HANG_S)
+
+
+def _reason_of(error: QueueError) -> Reason:
+    if isinstance(error, NotReplicatedError):
+        return "not replicated"
+    return "full" if "The server is full" in str(error) else "unavailable"

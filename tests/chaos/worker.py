@@ -14,6 +14,7 @@ from sqlalchemy import insert
 
 from conquiet import DbSession, Inbox
 from conquiet.db.inbox import Identified
+from conquiet.errors import ConquietError
 from conquiet.mq import (
     ConsumerConfig,
     MqMessage,
@@ -23,10 +24,22 @@ from conquiet.mq import (
     Topics,
 )
 from conquiet.queue import open_client
-from tests.chaos.plan import GROUP, LEASE_TTL_MS, TOPIC, WorkerOrder, effects, open_database, temper_of
+from tests.chaos.plan import (
+    GROUP,
+    INBOX_LOCK_S,
+    LEASE_TTL_MS,
+    MAX_ATTEMPTS,
+    TOPIC,
+    WorkerOrder,
+    effects,
+    open_database,
+    temper_of,
+)
 
-#: The line that the figures count.
+#: In the lines that the figures count.
 SKIPPED = "the inbox has"
+ROW_LOCKED = "inbox row locked, entry"
+UNAVAILABLE = "database unavailable, entry"
 
 # Nobody asks for the row's id: without RETURNING the insert costs less.
 _insert_effect = insert(effects).inline()
@@ -72,37 +85,33 @@ def handler_of(seed: int) -> Callable[[MqMessage, DbSession], Retry | None]:
 
 def work(order: WorkerOrder) -> None:
     """Consume until SIGTERM."""
-    client = open_client(order.url, block_ms=1_000)
-    consumer = PartitionConsumer(
-        _eventually_open(client),
-        GROUP,
-        handler_of(order.seed),
-        open_database(order.database),
-        inbox=TellingInbox(),
-        config=ConsumerConfig(
-            consumer_name=order.name,
-            lease_ttl_ms=LEASE_TTL_MS,
-            # Every worker that dies counts as an attempt at all that it had read.
-            retry=RetryPolicy(max_attempts=1_000, base_delay_ms=20, max_delay_ms=300),
-            ordering="strict",
-            block_ms=500,
-        ),
-    )
+    consumer = _eventually_start(order)
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
     consumer.run()
 
 
-def _eventually_open(client):
-    # The server may be away just now: the consumer bears that by itself, opening the topic does not.
+def _eventually_start(order: WorkerOrder) -> PartitionConsumer:
+    # Server or database may be unavailable just now: a consumer bears that by itself, its start does not.
+    client, engine = open_client(order.url, block_ms=1_000), open_database(order.database, order.name)
+    config = ConsumerConfig(
+        consumer_name=order.name,
+        lease_ttl_ms=LEASE_TTL_MS,
+        retry=RetryPolicy(max_attempts=MAX_ATTEMPTS, base_delay_ms=20, max_delay_ms=300),
+        ordering="strict",
+        block_ms=500,
+    )
+    inbox, handler = TellingInbox(lock_timeout_s=INBOX_LOCK_S), handler_of(order.seed)
     while True:
         try:
-            return Topics(client).open(TOPIC)
-        except Exception as error:
-            _log.warning("the topic cannot be opened yet: %s", error)
+            topic = Topics(client).open(TOPIC)
+            return PartitionConsumer(topic, GROUP, handler, engine, inbox=inbox, config=config)
+        except ConquietError as error:
+            _log.warning("the consumer cannot be started yet: %s", error)
             time.sleep(0.1)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """For a thread: end this process when the pipe at its stdin ends."""
     # Not sys.stdin, whose lock a thread that waits in it keeps from the interpreter's end.
     while os.read(0, 1):
         pass
@@ -118,5 +127,5 @@ if __name__ == "__main__":
     log = logging.StreamHandler()
     log.setFormatter(_WithoutPlannedTraces("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[log])
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     work(WorkerOrder.decode(sys.argv[1]))

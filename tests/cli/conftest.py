@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,15 +45,18 @@ def own_place(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def anywhere() -> Run:
-    """Runs a command without saying where the server is."""
+def anywhere(tmp_path: Path) -> Iterator[Run]:
+    """Runs a command without saying where the server is; what it imports of the test's own is forgotten."""
 
     def run(*arguments: object, typed: str | None = None) -> Ran:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=typed)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return Ran(result.exit_code, result.stdout, result.stderr)
 
-    return run
+    yield run
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -18,6 +18,12 @@ def accept_alone(msg):
     """Handles everything, without a database."""
 
 
+def fail_once(msg):
+    """Fails at the first attempt."""
+    if msg.attempt == 1:
+        raise ValueError("not yet")
+
+
 def refuse_three(msg, session):
     """Fails on the message with n = 3, and tells a URL with a password in its error."""
     if msg.payload["n"] == 3:

@@ -26,6 +26,7 @@ from conquiet.mq.keys import TopicKeys
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.operations import diagnose, server_facts, take_samples, topic_facts
 from conquiet.queue import StreamWriter, peek_backlog
+from conquiet.queue.ends import EndWatch, end_mark
 from tests.eventually import eventually
 
 STREAM = "orders"
@@ -62,6 +63,18 @@ def stream_consumer(client) -> None:
         last.claim_stale(0)
         last.backlog_stats()
     peek_backlog(client, stream=STREAM, group=GROUP)
+    report_a_loss(client, STREAM)
+
+
+def report_a_loss(client, stream: str, mark: str | None = None) -> None:
+    """Checks the stream's end, and misses an entry."""
+    ends = EndWatch(client)
+    ends.watch(stream, mark)
+    for _ in range(2):
+        ends.check(stream)
+    ends.seen(stream, "9999999999999-0", b"{}")
+    ends.check(stream)
+    assert client.hget(mark or end_mark(stream), "loss:1")
 
 
 def config(name: str) -> QueueConfig:
@@ -171,6 +184,7 @@ def mq_consumer(client) -> None:
         consumer = PartitionConsumer(topic, f"{GROUP}-{mode}", handle, config=settings)
         run_until(consumer, partial(has_settled, topic, f"{GROUP}-{mode}", seen))
         seen.clear()
+    report_a_loss(client, topic.keys.stream(0), topic.keys.end(0))
     strict = ConsumerConfig(ordering="strict")
     for handler in (lambda msg: Retry(60_000), handle):  # the second owner meets retries that wait
         for partition in topic.partitions:

@@ -12,6 +12,7 @@ from conquiet.operations import (
     Finding,
     GroupFacts,
     Level,
+    QueueFacts,
     ServerFacts,
     TopicFacts,
     diagnose,
@@ -44,8 +45,9 @@ def server(**changes):
     return dataclasses.replace(HEALTHY, config=config, info={**HEALTHY.info, **info}, **changes)
 
 
-def found(*servers, topics=()):
-    return {(one.check, one.level) for one in diagnose(servers, topics) if one.level != "ok"}
+def found(*servers, topics=(), queues=()):
+    findings = diagnose(servers, topics, (), queues)
+    return {(one.check, one.level) for one in findings if one.level != "ok"}
 
 
 def test_a_healthy_server_with_a_healthy_topic_has_nothing_to_do():
@@ -144,6 +146,45 @@ def test_a_consumer_that_lives_is_not_dead_however_silent(idle_ms):
 )
 def test_what_is_wrong_with_a_topic_is_found(changes, expected):
     assert found(HEALTHY, topics=[dataclasses.replace(TOPIC, **changes)]) == {expected}
+
+
+BUSY = QueueFacts(name="mail", queued=3, in_flight=1, delayed=2, consumers=1)
+DEAD = ConsumerBacklog(name="w.1.0.1", pending=2, idle_ms=2 * MINUTE)
+
+
+def test_a_queue_that_gets_on_has_nothing_to_do():
+    findings = diagnose([HEALTHY], queues=[BUSY])
+
+    assert [(one.level, one.text) for one in findings if one.subject == "queue mail"] == [
+        ("ok", "6 tasks, 1 consumers, all well")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"dead_letters": 2}, {("dead-letters", "warning")}),
+        ({"is_paused": True}, {("paused", "warning")}),
+        ({"is_paused": True, "queued": 0, "in_flight": 0, "delayed": 0}, {("paused", "note")}),
+        ({"consumers": 0}, {("workers", "warning")}),
+        ({"consumers": 0, "queued": 0, "in_flight": 0, "delayed": 0}, set()),
+        ({"dead_consumers": (DEAD,)}, {("dead-worker", "warning")}),
+        ({"dead_consumers": (dataclasses.replace(DEAD, idle_ms=5_000),)}, set()),
+        (
+            {"dead_consumers": (dataclasses.replace(DEAD, idle_ms=5_000),), "consumers": 0},
+            {("dead-worker", "warning"), ("workers", "warning")},
+        ),
+        ({"overdue": 1, "overdue_ms": 5_000}, set()),
+        ({"overdue": 1, "overdue_ms": 2 * MINUTE}, {("overdue", "warning")}),
+        ({"left_follow_ups": 1}, {("follow-ups", "warning")}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_what_is_wrong_with_a_queue_of_tasks_is_found(changes, expected):
+    queue = dataclasses.replace(BUSY, **changes)
+
+    assert found(HEALTHY, queues=[queue]) == expected
+    assert all(one.to_do for one in diagnose([HEALTHY], queues=[queue]) if one.level == "warning")
 
 
 def test_the_worst_finding_decides():

@@ -105,9 +105,31 @@ def test_a_topic_is_drained_partition_by_partition_with_and_without_a_database(r
     alone = drain(run_on_each, topic, "accept_alone", "--partition", "0", "--json")
     with_database = drain(run_on_each, topic, "accept", *database, "--json")
 
-    assert [one["partition"] for one in alone.json["partitions"]] == [0]
+    assert (alone.json["partition"], with_database.json["partition"]) == (0, None)
     assert (alone.code, with_database.code) == (0, 0)
     assert alone.json["handled"] + with_database.json["handled"] == 6
+
+
+def test_a_topic_is_drained_until_no_retry_waits(run, topic):
+    run("topics", "create", topic, "--partitions", "2")
+    fill(run, topic, 4)
+
+    ran = drain(run, topic, "fail_once", "--until", "settled", "--json")
+
+    assert (ran.json["handled"], ran.json["retried"], ran.json["busy"]) == (4, 4, [])
+    assert run("stats", topic, "--json").json["topics"][0]["groups"][0]["pending"] == 0
+    assert drain(run, topic, "accept_alone", "--until", "done").code == 2
+    assert drain(run, topic, "accept_alone", "--until", "settled", "--partition", "0").code == 2
+
+
+def test_a_new_group_of_a_stream_or_a_topic_begins_where_it_is_told(run, stream, topic, database):
+    run("topics", "create", topic, "--partitions", "2")
+    for name in (stream, topic):
+        fill(run, name, 4)
+        assert drain(run, name, "accept", *database, "--group-start", "end", "--json").json["read"] == 0
+        fill(run, name, 2)
+        # For a group that is there it means nothing.
+        assert drain(run, name, "accept", *database, "--group-start", "end", "--json").json["handled"] == 2
 
 
 def test_dead_letters_of_a_topic_make_the_exit_code_1(run, topic):

@@ -37,7 +37,12 @@ def test_topics_are_created_listed_grown_and_never_shrunk(run_on_each, topic):
         == 0
     )
     created = run_on_each("topics", "create", topic, "-p", "2", "--json").json
-    policies = {"retention_length": 10, "retention_ms": 7 * 86_400_000, "trim_every_s": 60}
+    policies = {
+        "retention_length": 10,
+        "retention_ms": 7 * 86_400_000,
+        "dead_letters": None,
+        "trim_every_s": 60,
+    }
     assert created["policies"] == policies
 
     assert run_on_each("topics", "grow", topic, "-p", "3", "--json").json["partitions"] == 3
@@ -220,6 +225,16 @@ def test_pending_messages_are_shown_page_by_page(run, stream, valkey_url):
     assert run("pending", stream, "-g", "nobody").code == 4
 
 
+def test_what_was_handed_back_is_shown_as_free_and_not_by_an_idle_time(run, stream, valkey_url):
+    fill(run, stream, 1)
+    with RedisStreamsQueue.from_url(valkey_url, QueueConfig(stream, "billing", "anna")) as queue:
+        queue.hand_back(queue.read(50))
+
+    shown = run("pending", stream, "-g", "billing").out.splitlines()[1].split()
+
+    assert shown[2:] == ["anna", "free", "0"]
+
+
 def test_pruning_forgets_those_who_hold_nothing(run, stream, valkey_url, valkey):
     fill(run, stream, 1)
     for name in ("holds-one", "gone"):
@@ -280,7 +295,12 @@ def test_the_policies_of_a_topic_are_changed_by_a_command_of_their_own(run, topi
 
     assert refused.code != 0
     assert "exists with other policies" in refused.err
-    assert changed.json["policies"] == {"retention_length": 6, "retention_ms": None, "trim_every_s": 60}
+    assert changed.json["policies"] == {
+        "retention_length": 6,
+        "retention_ms": None,
+        "dead_letters": None,
+        "trim_every_s": 60,
+    }
     assert run("topics", "create", topic, "--keep", "6", "--trim-every", "60s").code == 0
 
 
@@ -296,3 +316,28 @@ def test_delayed_messages_are_listed_and_cancelled(run, topic):
     assert run("delayed", "cancel", topic, message["name"], "--yes", "--json").json["cancelled"] == 1
     assert run("delayed", "cancel", topic, message["name"], "--yes").code == 1
     assert run("delayed", "list", topic, "--json").json["count"] == 0
+
+
+def test_letters_are_trimmed_by_options_and_by_the_policy_of_the_topic(run, letters, topic):
+    assert run("dlq", "trim", topic, "--yes").code == 4
+    assert run("dlq", "trim", topic, "--keep", "2", "--dry-run", "--json").json["removed"] == 1
+    assert run("dlq", "trim", topic, "--keep", "2").code == 6
+    assert (
+        run("dlq", "trim", topic, "--keep", "2", "--keep-for", "1h", "--yes", "--json").json["removed"] == 0
+    )
+    assert run("dlq", "trim", topic, "--keep", "2", "--yes", "--json").json["removed"] == 1
+
+    changed = run("topics", "policies", topic, "--keep-letters", "1", "--trim-every", "1m", "--json").json
+    assert changed["policies"]["dead_letters"] == {"retention_length": 1, "retention_ms": None}
+    assert run("dlq", "trim", topic, "--yes", "--json").json["removed"] == 1
+    assert run("dlq", "list", topic, "--json").json["count"] == 1
+
+
+def test_a_group_is_created_at_a_position_once(run_on_each, topic):
+    run_on_each("topics", "create", topic, "--partitions", "2")
+    fill(run_on_each, topic, 4)
+
+    assert run_on_each("groups", "create", topic, "billing", "--at", "end", "--json").json["is_created"]
+    assert not run_on_each("groups", "create", topic, "billing", "--json").json["is_created"]
+    assert run_on_each("groups", "create", topic, "other", "--at", "sometime").code == 2
+    assert drain(run_on_each, topic, "accept_alone", "--json").json["read"] == 0

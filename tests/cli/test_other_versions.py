@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 
 import pytest
 
 from conquiet import EmbeddedServer
+from conquiet.mq import Topics
 from conquiet.queue import open_client
 from tests.upgrade.later import UNDELIVERED, later_version
 from tests.upgrade.record import BILLING, LEDGER, STATES, STREAM, TOPIC
@@ -50,3 +53,15 @@ def test_the_doctor_examines_what_another_version_left(run):
     # An error of the server's settings: it does not write to disk.
     assert ran.code == 1, ran.err
     assert TOPIC in ran.out
+
+
+@pytest.mark.parametrize("command", [f"dlq list {TOPIC}", f"delayed list {TOPIC}"])
+def test_a_time_beyond_every_calendar_ends_no_list(run, command):
+    with open_client(os.environ["CONQUIET_REDIS_URL"]) as client:
+        keys = Topics(client).open(TOPIC).keys
+        client.xadd(keys.dead_letters(0), {"data": json.dumps({"deadLetteredAt": 10**30})})
+        client.zadd(keys.delayed(0), {"never": math.inf, "long ago": -math.inf, "late": 1e30})
+
+    ran = run(*command.split())
+
+    assert ran.code == 0, ran.err

@@ -14,10 +14,11 @@ import pytest
 
 from conquiet import EmbeddedServer
 from conquiet.cli.exits import ExitCode
+from tests.cli.first_task import ROOT, first_task
 from tests.cli.processes import ended, read_line, running
 from tests.eventually import HANG_S
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 COMMAND = re.compile(r"^\$ (?P<line>.*?)(?:\s+# (?:exit (?P<code>\d+)|(?P<runs>until Ctrl-C)|.*))?$")
 
 
@@ -60,9 +61,10 @@ def shape(value: object) -> object:
 @pytest.mark.parametrize(("page", "at_least"), [("cli.md", 40), ("operations.md", 25)])
 def test_every_command_of_the_page_ends_as_the_page_says_and_prints_what_it_shows(page, at_least, place):
     text_of_page = (DOCS / page).read_text()
-    handlers = re.search(r"^```python\n# handlers.py\n(.*?)^```$", text_of_page, re.MULTILINE | re.DOTALL)
-    assert handlers
-    (place / "handlers.py").write_text(handlers[1])
+    modules = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", text_of_page, re.MULTILINE | re.DOTALL)
+    assert modules
+    for name, code in modules:
+        (place / name).write_text(code)
     blocks = re.findall(r"^```(console|bash|json)\n(.*?)^```$", text_of_page, re.MULTILINE | re.DOTALL)
     ran: subprocess.CompletedProcess[str] | None = None
     commands = 0
@@ -86,3 +88,14 @@ def test_the_table_of_exit_codes_is_complete():
     table = (DOCS / "cli.md").read_text().partition("## Exit codes")[2].partition("## JSON")[0]
 
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == set(map(int, ExitCode))
+
+
+def test_each_page_for_newcomers_has_the_same_first_task():
+    """The worker's tests run that of the README."""
+    pages = ("README.md", "docs/tasks.md", "docs/cli.md")
+    [code] = {first_task(page) for page in pages}
+    for page in pages:
+        behind = (ROOT / page).read_text().partition(code)[2]
+        assert "$ conquiet worker --dev shop.py:app" in behind.partition("\n## ")[0]
+    page_of_tasks = (ROOT / "docs/tasks.md").read_text()
+    assert page_of_tasks.index("```python") == page_of_tasks.index(f"```python\n{code}")

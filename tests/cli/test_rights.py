@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,7 +13,11 @@ import redis
 from conquiet import ConquietError, DrainLimits, EmbeddedServer, QueueError
 from conquiet.mq import DeadLetters, MqAdmin, Topics, drain_partition
 from conquiet.queue import open_client
-from tests.cli import roles
+from conquiet.tasks import DirectoryPayloads
+from conquiet.tasks.keys import GROUP
+from tests.cli import roles, task_roles
+from tests.cli.processes import ended, running
+from tests.eventually import HANG_S
 from tests.services import REDIS_KINDS, redis_binary, unavailable
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -60,7 +65,32 @@ DATA = {
         "streaming:mq:topic:orders:partitions",
         "streaming:mq:topics:registry",
     ],
+    "task": ["tasks:{orders}:5", "tasks:{orders}:dlq", "tasks:{orders}:meta", "tasks:queues"],
 }
+
+#: A worker deletes what it has run; the page says so.
+POSSIBLE = {
+    ("task-worker", "tasks:{orders}:5"): {"XDEL KEY 1-1"},
+    ("task-listener", "tasks:{orders}:meta"): {"HSET KEY partitionCount 1", "HDEL KEY partitionCount"},
+}
+
+#: A task that takes its process with it.
+POOL = """
+import os, signal
+from pathlib import Path
+
+from conquiet.tasks import TaskApp
+
+app = TaskApp()
+
+
+@app.task
+def die_once(path: str) -> int:
+    if not Path(path).exists():
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1
+"""
 
 #: What must have been done before the role can work, and what it does.
 PARTS = {
@@ -70,6 +100,11 @@ PARTS = {
     "mq-producer": ([], roles.mq_producer),
     "mq-consumer": ([roles.mq_producer], roles.mq_consumer),
     "mq-admin": ([roles.mq_producer, roles.leave_dead_letters, roles.leave_mq_group], roles.mq_admin),
+    "task-producer": ([task_roles.leave_work_done], task_roles.task_producer),
+    "task-worker": ([task_roles.leave_tasks], task_roles.task_worker),
+    "task-admin": ([task_roles.leave_a_queue], task_roles.task_admin),
+    "task-listener": ([], task_roles.task_listener),
+    "task-beat": ([], task_roles.task_beat),
 }
 
 
@@ -129,6 +164,7 @@ def prepare(everything, role: str) -> None:
         Topics(everything).create(roles.TOPIC, 2)
     for earlier in PARTS[role][0]:
         earlier(everything)
+    everything.acl_log_reset()
 
 
 def works(server, everything, role: str, rules: str) -> bool:
@@ -140,7 +176,8 @@ def works(server, everything, role: str, rules: str) -> bool:
                 roles.check_mq_consumer(everything)
         except (ConquietError, redis.RedisError, AssertionError):
             return False
-    return True
+    # What goes on without a right that it asks for does not do all of its work.
+    return not role.startswith("task") or not task_roles.refusals(everything, role)
 
 
 def test_every_role_has_a_line():
@@ -154,10 +191,56 @@ def test_the_line_of_a_role_is_enough_for_its_work(server, everything, role):
     with as_user(server, everything, role, rules_for(everything, role)) as client:
         PARTS[role][1](client)
 
+    if role.startswith("task"):
+        assert task_roles.refusals(everything, role) == []
+
+
+@pytest.mark.parametrize("role", ["task-producer", "task-worker", "task-admin"])
+def test_what_the_page_adds_is_enough_for_a_role_to_write_events_for_listeners(server, everything, role):
+    added = selectors_behind("While one listens, the others write events")
+    prepare(everything, role)
+
+    with task_roles.listening(everything) as seen:
+        rules = f"{LINES[role]} {added}"
+        rules = flat(rules) if is_old(everything) else rules
+        with as_user(server, everything, role, rules) as client:
+            PARTS[role][1](client)
+        assert task_roles.refusals(everything, role) == []
+        assert len(seen) > 1
+
+
+@pytest.mark.parametrize("right", ["+hdel", "+hget", "+hset", "+xlen", "+xrange", "+xread", "+xrevrange"])
+def test_a_listener_needs_each_of_its_rights(server, everything, right):
+    rules = rules_for(everything, "task-listener").split()
+    [index] = [index for index, rule in enumerate(rules) if rule.rstrip(")") == right]
+
+    assert not works(server, everything, "task-listener", without(rules, index))
+
+
+@pytest.mark.parametrize("role", ["task-producer", "task-worker", "task-admin"])
+def test_what_the_page_adds_is_enough_for_a_role_with_a_payload_store(server, everything, role, tmp_path):
+    after = "an administrator who retries" if role == "task-admin" else "With a payload store"
+    for key in everything.scan_iter("*"):
+        everything.delete(key)
+    everything.acl_log_reset()
+    DirectoryPayloads(tmp_path / "payloads").create()
+
+    rules = f"{LINES[role]} {selectors_behind(after)}"
+    rules = flat(rules) if is_old(everything) else rules
+    with as_user(server, everything, role, rules) as client:
+        task_roles.store_in(tmp_path / "payloads")(client)
+
+    assert task_roles.refusals(everything, role) == []
+
+
+def selectors_behind(words: str) -> str:
+    """What stands in the first backquotes behind these words of the page."""
+    return re.findall(r"`(\(.*?\))`", PAGE.read_text().partition(words)[2], re.DOTALL)[0]
+
 
 def fill(everything, kind: str) -> None:
     """Messages, dead letters and groups under every key that a role must not destroy."""
-    prepare(everything, "mq-admin" if kind == "mq" else "stream-admin")
+    prepare(everything, f"{kind}-admin")
     everything.set("other", "value")
     for key in DATA[kind]:
         if everything.type(key) == b"stream":
@@ -180,6 +263,8 @@ def test_producers_and_consumers_can_destroy_no_messages_and_no_topic(server, ev
             assert everything.exists(key)
             before = everything.dump(key)
             for text in DESTRUCTIVE:
+                if text in POSSIBLE.get((role, key), ()):
+                    continue
                 command = [key if part == "KEY" else part for part in text.split()]
                 # Directly, and in a script that declares the key.
                 parts = ", ".join(f"'{part}'" for part in command)
@@ -198,6 +283,9 @@ def test_producers_and_consumers_can_destroy_no_messages_and_no_topic(server, ev
         ("mq-producer", "stream:topic:orders:p:0", True),
         ("mq-producer", "stream:topic:orders:dlq", False),
         ("mq-consumer", "stream:topic:orders:p:0", True),
+        ("task-producer", "tasks:{orders}:5", True),
+        ("task-producer", "tasks:{orders}:dlq", False),
+        ("task-worker", "tasks:{orders}:dlq", True),
     ],
 )
 def test_who_may_add_may_empty_as_the_page_says(server, everything, role, key, is_possible):
@@ -236,7 +324,7 @@ def test_a_consumer_that_cannot_add_to_its_partitions_works_where_nothing_is_del
     assert sum(everything.xpending(topic.keys.stream(one), "billing")["pending"] for one in (0, 1)) == 0
 
 
-@pytest.mark.parametrize("role", [role for role in PARTS if not role.endswith("admin")])
+@pytest.mark.parametrize("role", ["stream-producer", "stream-consumer", "mq-producer", "mq-consumer"])
 def test_producers_and_consumers_cannot_do_what_only_an_administrator_should(server, everything, role):
     prepare(everything, "mq-admin")
     roles.stream_producer(everything)
@@ -266,6 +354,78 @@ def test_producers_and_consumers_cannot_do_what_only_an_administrator_should(ser
         for call in forbidden:
             with pytest.raises((QueueError, redis.exceptions.NoPermissionError), match=REFUSED):
                 call()
+
+
+@pytest.mark.parametrize("role", ["task-producer", "task-worker"])
+def test_who_enqueues_or_runs_tasks_cannot_do_what_only_an_administrator_should(server, everything, role):
+    prepare(everything, "task-admin")
+    everything.set("somebody-elses", "value")
+    with task_roles.app_of(everything) as app:
+        [queued, *_] = app.control.tasks(roles.STREAM, "queued").tasks
+        [letter, *_] = app.control.tasks(roles.STREAM, "dead_lettered").tasks
+    stream = "tasks:{orders}:5"
+    with (
+        as_user(server, everything, role, rules_for(everything, role)) as client,
+        task_roles.app_of(client, as_role=True) as app,
+    ):
+        forbidden = [
+            lambda: client.execute_command("XGROUP", "DESTROY", stream, GROUP),
+            lambda: client.execute_command("XGROUP", "SETID", stream, GROUP, "$"),
+            lambda: client.get("somebody-elses"),
+            lambda: client.config_get("*"),
+            lambda: client.execute_command("ACL", "LIST"),
+            lambda: client.execute_command("CLIENT", "KILL", "ID", "1"),
+            lambda: client.flushall(),
+        ]
+        if not is_old(everything):  # where a role has all of its commands for all of its keys
+            forbidden += [
+                lambda: client.xtrim(stream, 0),
+                lambda: app.control.pause(roles.STREAM),
+                lambda: app.control.set_rate("add", "1/h", queue=roles.STREAM),
+                lambda: app.control.revoke(queued.id, queue=roles.STREAM),
+                lambda: app.control.retry(letter.id, queue=roles.STREAM),
+                lambda: app.control.tasks(roles.STREAM, "dead_lettered"),
+                lambda: app.control.shutdown(),
+            ]
+
+        for call in forbidden:
+            with pytest.raises((QueueError, redis.exceptions.NoPermissionError), match=REFUSED):
+                call()
+
+
+def test_the_processes_of_a_worker_need_no_more_than_its_line(tmp_path):
+    Path("pool.py").write_text(POOL)
+    role, password = "task-worker", PASSWORD.replace("/", "%2F")
+    words = ("worker", "pool.py:app", "--queues", roles.STREAM, "--concurrency", 1, "--pool", "process")
+
+    with (
+        EmbeddedServer() as server,
+        open_client(server.url) as everything,
+        as_user(server, everything, role, LINES[role]),
+        task_roles.app_of(everything) as app,
+    ):
+        handle = app.enqueue("pool.die_once", {"path": str(tmp_path / "died")}, max_retries=1)
+        url = f"redis://{role}:{password}@127.0.0.1:{server.port}/0"
+        with running(*words, CONQUIET_REDIS_URL=url) as worker:
+            assert handle.result(HANG_S) == 1
+            code, _, err = ended(worker, signal.SIGTERM)
+        refusals = task_roles.refusals(everything, role)
+
+    assert (code, "killed by signal 9" in err, refusals) == (0, True, [])
+
+
+def test_a_producer_that_may_not_make_a_group_is_told_and_adds_nothing(server, everything):
+    prepare(everything, "task-producer")
+    rules = rules_for(everything, "task-producer").replace("+xgroup|create", "+xlen")
+    with (
+        as_user(server, everything, "task-producer", rules) as client,
+        task_roles.app_of(client, as_role=True) as app,
+        pytest.raises(QueueError, match=REFUSED),
+    ):
+        # Of a priority that nobody has used before.
+        app.tasks["add"].with_options(priority=3).enqueue(1)
+
+    assert everything.exists("tasks:{orders}:3") == 0
 
 
 @pytest.mark.parametrize("role", PARTS)

@@ -1,17 +1,18 @@
-"""The scenarios of the MQ: send, consume, retry, dead letter, replay, take-over, each on a few messages."""
+"""The scenarios of the MQ: send, consume, retry, dead letter, replay, take-over, on a few messages each."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from sqlalchemy import insert
 
-from conquiet import DbSession
+from conquiet import DbSession, DrainLimits
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import QueueError
-from conquiet.mq import MqMessage, Producer
+from conquiet.mq import ConsumerConfig, MqAdmin, MqMessage, Producer, drain_topic
 from conquiet.mq.dead_letters.letters import DeadLetters
 from tests.crashes.mq_explorer import MqScenario
 from tests.crashes.mq_invariants import Name
@@ -126,6 +127,39 @@ def send_three(site: MqSite) -> None:
                 break
 
 
+def one_in_each_partition(site: MqSite) -> None:
+    """Messages that were sent before the group begins."""
+    for partition in site.topic.partitions:
+        payload = {"key": "before", "number": partition}
+        Producer(site.client).send(site.topic.name, payload, key="before", partition=partition)
+
+
+def create_group_and_send(site: MqSite) -> None:
+    """`create_group` at the end, then a message for each partition; again after an error or a crash."""
+    _twice(lambda: MqAdmin(site.client).create_group(site.topic, GROUP, "end"))
+    send_once_to_each(site)
+
+
+def for_a_drain_of_the_topic(site: MqSite) -> None:
+    """Messages in both partitions: one fails once, one is for the dead letters, one is delayed and due."""
+    site.send(1, fails=1)
+    site.send(2, 3)
+    producer = Producer(site.client)
+    for number, more in ((4, {"dies": True}), (5, {})):
+        payload = {"key": "b", "number": number, **more}
+        producer.send(site.topic.name, payload, key="b", partition=1)
+    producer.send(site.topic.name, {"key": "c", "number": 6}, key="c", delay_ms=1, partition=1)
+    time.sleep(0.002)
+
+
+def drain_all(site: MqSite) -> None:
+    """`drain_topic` until nothing is left; by the clock of the recovery its lease is over, by no other."""
+    config = ConsumerConfig(consumer_name="worker-1", retry=POLICY, block_ms=1, lease_ttl_ms=HOUR_MS // 2)
+    limits = DrainLimits(idle_ms=1, batch_size=2)
+    how: dict[str, Any] = {"inbox": site.inbox, "config": config, "until": "empty"}
+    drain_topic(site.topic, GROUP, site.handle, site.engine, limits, **how)
+
+
 def replay_all(site: MqSite) -> None:
     """`DeadLetters.replay_all`; a second call replays what the first one did not."""
     DeadLetters(site.topic).replay_all()
@@ -193,6 +227,20 @@ MQ_SCENARIOS = {
         may_die=names("a", 1),
         max_copies=2,
     ),
+    "mq_create_group": MqScenario(
+        prepare=one_in_each_partition,
+        run=create_group_and_send,
+        recover=create_group_and_send,
+        sent=names("after", 0, 1),
+        is_sent_before=False,
+        skipped=names("before", 0, 1),
+    ),
+    "mq_drain_topic": MqScenario(
+        prepare=for_a_drain_of_the_topic,
+        run=drain_all,
+        sent=names("a", 1, 2, 3) | names("b", 4, 5) | names("c", 6),
+        dead=names("b", 4),
+    ),
     "mq_replay": MqScenario(
         prepare=three_dead_letters, run=replay_all, recover=replay_all, sent=names("a", 1, 2, 3), max_copies=2
     ),
@@ -212,6 +260,21 @@ MQ_SCENARIOS = {
         is_strict=True,
     ),
 }
+
+
+def _twice(call: Callable[[], object]) -> None:
+    """Once more after an error: its answer may be lost."""
+    try:
+        call()
+    except QueueError:
+        call()
+
+
+def send_once_to_each(site: MqSite) -> None:
+    for partition in site.topic.partitions:
+        payload = {"key": "after", "number": partition}
+        how: dict[str, Any] = {"key": "after", "partition": partition, "dedupe_id": f"after-{partition}"}
+        _twice(lambda payload=payload, how=how: Producer(site.client).send(site.topic.name, payload, **how))  # type: ignore[misc]
 
 
 def _an_hour_ago() -> int:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert
 
-from conquiet import DbSession, DrainLimits, Inbox
+from conquiet import DbSession, DrainLimits
 from conquiet.consume.engine import DrainLoop
 from conquiet.consume.handling import MessageHandling
 from conquiet.consume.outcome import Settlement
@@ -20,8 +20,9 @@ from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.own.partition import Batch, LeasedPartition
 from conquiet.mq.scripts import move_due
 from conquiet.queue import open_client
-from tests.crashes.site import Address
-from tests.services import Client, open_engine
+from conquiet.queue.ends import EndWatch
+from tests.crashes.site import INBOX, Address, engine_at
+from tests.services import Client
 
 GROUP = "billing"
 PARTITIONS = 2
@@ -65,9 +66,9 @@ class MqSite:
 
     def __init__(self, address: Address, *, client_name: str, ahead_ms: int = 0) -> None:
         self.client: Client = open_client(address.url, client_name=client_name, decode_responses=True)
-        self.engine = open_engine(f"sqlite:///{address.database}")
+        self.engine = engine_at(address.database)
         self.engine.connect().close()
-        self.inbox: Any = Inbox() if address.has_inbox else None
+        self.inbox: Any = INBOX if address.has_inbox else None
         self.topic = Topics(self.client).create(address.stream.replace(":", "-"), PARTITIONS)
         self.clock: Clock | None = None if ahead_ms == 0 else lambda: time.time_ns() // 1_000_000 + ahead_ms
         #: One for each clock: to begin once more with the same lease, a process needs the same store.
@@ -129,7 +130,7 @@ class MqSite:
         config = ConsumerConfig(
             consumer_name=owner, retry=POLICY, retry_mode=mode, ordering=ordering, block_ms=1
         )
-        channel = Rounds(leased, config)
+        channel = Rounds(leased, config, EndWatch(leased.topic.client))
         channel.is_last = is_last_round
         channel.lease_valid_until = math.inf
         limits = DrainLimits(max_messages=None, idle_ms=None, max_failures=None, batch_size=2)

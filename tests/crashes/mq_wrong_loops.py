@@ -8,6 +8,8 @@ from tests.crashes.mq_explorer import MqScenario
 from tests.crashes.mq_scenarios import (
     names,
     nothing,
+    one_in_each_partition,
+    send_once_to_each,
     three_dead_letters,
     work,
 )
@@ -65,7 +67,24 @@ def send_and_then_remember(site: MqSite) -> None:
         site.client.hset(keys.deduped(0), f"order-{number}", "1-1")
 
 
+def create_group_one_by_one(site: MqSite) -> None:
+    """A command for each partition: a crash in between leaves a group that begins in some of them."""
+    streams = [site.topic.keys.stream(partition) for partition in site.topic.partitions]
+    if not any(site.client.exists(one) and site.client.xinfo_groups(one) for one in streams):
+        for stream in streams:
+            site.client.xgroup_create(stream, GROUP, "$")
+    send_once_to_each(site)
+
+
 MQ_WRONG_LOOPS = {
+    "mq_create_group_one_by_one": MqScenario(
+        prepare=one_in_each_partition,
+        run=create_group_one_by_one,
+        recover=create_group_one_by_one,
+        sent=names("after", 0, 1),
+        is_sent_before=False,
+        skipped=names("before", 0, 1),
+    ),
     "mq_ack_before_schedule": MqScenario(
         prepare=one_new, run=ack_before_schedule, sent=names("a", 1), max_copies=2
     ),

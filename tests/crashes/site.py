@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Column, Integer, MetaData, String, Table, insert
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert
 
 from conquiet import DbSession, Inbox, Outbox, QueueConfig, QueueMessage, RedisStreamsQueue
 from conquiet.consume import dead_letter_stream
@@ -16,6 +17,8 @@ from tests.services import Client, open_engine
 GROUP = "billing"
 WORKER = "worker-1"
 BLOCK_MS = 20
+#: A table each and nothing else, so all sites can share them: statements are compiled once.
+INBOX, OUTBOX = Inbox(), Outbox()
 
 #: What handlers write: one row per effect, in order; doubles are allowed, so that they can be seen.
 effects = Table(
@@ -34,6 +37,12 @@ class Address:
     has_outbox: bool = False
 
 
+@functools.cache
+def engine_at(database: Path) -> Engine:
+    """One engine for all sites at a path: each of them closes its connections, what is compiled is kept."""
+    return open_engine(f"sqlite:///{database}")
+
+
 class Site:
     """One process' own clients of an address, connected when made."""
 
@@ -41,11 +50,11 @@ class Site:
         self.stream = address.stream
         self.outbox_stream = f"{address.stream}:outbox"
         self.dead_letters = dead_letter_stream(address.stream)
-        self.inbox: Any = Inbox() if address.has_inbox else None
-        self.outbox: Any = Outbox() if address.has_outbox else None
+        self.inbox: Any = INBOX if address.has_inbox else None
+        self.outbox: Any = OUTBOX if address.has_outbox else None
         self.client: Client = open_client(address.url, client_name=client_name, decode_responses=True)
         self.queue = self.queue_of(WORKER)
-        self.engine = open_engine(f"sqlite:///{address.database}")
+        self.engine = engine_at(address.database)
         self.engine.connect().close()
 
     def create_tables(self) -> None:

@@ -86,6 +86,19 @@ def test_no_crash_point_of_a_replay_that_is_made_again_loses_a_message_or_adds_t
     assert_kept(exploration, points=4)
 
 
+def test_no_crash_point_leaves_a_group_that_begins_in_some_partitions_alone(explore: Explore):
+    exploration = explore("mq_create_group")
+
+    assert_kept(exploration, points=3)
+
+
+def test_no_crash_point_of_a_drain_of_a_whole_topic_loses_a_message_or_repeats_an_effect(explore: Explore):
+    exploration = explore("mq_drain_topic")
+
+    assert_kept(exploration, points=40, has_redelivered=True)
+    assert "sql COMMIT" in exploration.points
+
+
 def test_no_crash_point_of_a_take_over_loses_what_the_dead_left_or_repeats_what_they_did(explore: Explore):
     exploration = explore("mq_take_over")
 
@@ -100,7 +113,17 @@ def test_no_crash_point_of_a_take_over_changes_the_order_of_a_key_that_waits(exp
 
 
 @pytest.mark.parametrize(
-    "scenario", ["mq_send", "mq_consume", "mq_retry_strict", "mq_dead_letter", "mq_take_over", "mq_replay"]
+    "scenario",
+    [
+        "mq_send",
+        "mq_consume",
+        "mq_retry_strict",
+        "mq_dead_letter",
+        "mq_take_over",
+        "mq_replay",
+        "mq_create_group",
+        "mq_drain_topic",
+    ],
 )
 def test_no_lost_answer_loses_a_message_or_ends_the_consumer(explore: Explore, scenario: str):
     exploration = explore(scenario, "lost_answer")
@@ -140,6 +163,13 @@ def test_the_explorer_catches_a_dedupe_id_that_is_remembered_after_the_send(expl
 
     assert "redis XADD sent" in first_violation(exploration)
     assert any("was added more than 1 times" in violation for violation in exploration.violations)
+
+
+def test_the_explorer_catches_a_group_that_is_created_one_partition_after_the_other(explore: Explore):
+    exploration = explore("mq_create_group_one_by_one")
+
+    assert "redis XGROUP sent" in first_violation(exploration)
+    assert any("is before the group, and was handled" in violation for violation in exploration.violations)
 
 
 def test_the_explorer_catches_a_retry_that_lets_later_messages_of_its_key_pass(explore: Explore):

@@ -12,15 +12,20 @@ import sys
 from pathlib import Path
 from typing import Self
 
+from tests.crashes.beat_scenarios import BEAT_SCENARIOS, BEAT_WRONG_LOOPS
 from tests.crashes.explorer import Exploration, Explorer
 from tests.crashes.mq_explorer import MqExplorer, MqScenario
 from tests.crashes.mq_scenarios import MQ_SCENARIOS
 from tests.crashes.mq_wrong_loops import MQ_WRONG_LOOPS
 from tests.crashes.points import Fault
 from tests.crashes.scenarios import SCENARIOS
+from tests.crashes.task_explorer import TaskExplorer, TaskScenario
+from tests.crashes.task_scenarios import TASK_SCENARIOS
+from tests.crashes.task_wrong_loops import TASK_WRONG_LOOPS
 from tests.crashes.wrong_loops import WRONG_LOOPS
 
-ALL_SCENARIOS = SCENARIOS | WRONG_LOOPS | MQ_SCENARIOS | MQ_WRONG_LOOPS
+ALL_SCENARIOS = SCENARIOS | WRONG_LOOPS | MQ_SCENARIOS | MQ_WRONG_LOOPS | TASK_SCENARIOS | TASK_WRONG_LOOPS
+ALL_SCENARIOS |= BEAT_SCENARIOS | BEAT_WRONG_LOOPS
 
 _ROOT = Path(__file__).parents[2]
 
@@ -59,7 +64,9 @@ class Worker:
 def explorer_of(name: str, fault: Fault, *, url: str, directory: Path) -> Explorer:
     """The explorer of a scenario, by its name."""
     scenario = ALL_SCENARIOS[name]
-    explorer = MqExplorer if isinstance(scenario, MqScenario) else Explorer
+    explorer = Explorer
+    if isinstance(scenario, MqScenario | TaskScenario):
+        explorer = MqExplorer if isinstance(scenario, MqScenario) else TaskExplorer
     return explorer(name, scenario, fault, url=url, directory=directory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Mapping
@@ -96,8 +97,9 @@ def variables() -> dict[str, set[str]]:
     return found
 
 
+@functools.cache
 def document() -> Any:
-    """The whole file, with every variable at its default."""
+    """The whole file, with every variable at its default; read once, nobody changes it."""
     return _filled(yaml.safe_load(text()))
 
 

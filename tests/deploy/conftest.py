@@ -50,5 +50,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One start, on the worker of `pytest -n` that runs the other Airflow: two at once starve each other."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and "site" in getattr(item, "fixturenames", ()):
+        if item.path.is_relative_to(here) and "site" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("orchestrators"))

@@ -15,7 +15,10 @@ from sqlalchemy import create_engine
 
 from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue
 from conquiet.errors import DatabaseUnavailableError
-from conquiet.mq import Producer, RetryPolicy, Topic, TopicPolicies, Topics, drain_partition
+from conquiet.mq import DeadLetterPolicy, Producer, RetryPolicy, Topic, TopicPolicies, Topics, drain_partition
+from conquiet.tasks import TaskApp
+from conquiet.tasks.beat.metrics import METRICS as BEAT_METRICS
+from conquiet.tasks.metrics import METRICS
 from tests.cli.processes import running
 from tests.eventually import HANG_S, eventually
 from tests.with_redis.mq.consuming import GROUP, Consumers, metric, quick
@@ -34,6 +37,22 @@ def emit_everything(client: redis.Redis, directory: Path) -> None:
     _miss_the_database(topics.create("homeless"), producer, directory)
     _use_a_plain_stream(client)
     _leave_a_backlog(topics.create("waiting"), producer)
+    _lose_a_message(topics.create("failed-over"), producer)
+    _count_tasks()
+    _leave_tasks(client)
+
+
+def _count_tasks() -> None:
+    # By their definitions: their own tests let each of them happen.
+    for metrics in (METRICS, BEAT_METRICS):
+        for name, (_, _, labels) in metrics.definitions.items():
+            metrics.emit(name, 1, *("any" for _ in labels))
+
+
+def _leave_tasks(client: redis.Redis) -> None:
+    connection = client.connection_pool.connection_kwargs
+    with TaskApp(f"redis://{connection['host']}:{connection['port']}/0") as app:
+        app.enqueue("any")
 
 
 def scraped(url: str) -> Emitted:
@@ -74,13 +93,17 @@ def _consumers() -> Iterator[Consumers]:
 
 
 def _handle_fail_and_hang(topics: Topics, producer: Producer, start: Consumers) -> None:
-    topic = topics.create("busy", policies=TopicPolicies(retention_length=1, trim_every_s=1))
+    letters = DeadLetterPolicy(retention_length=1)
+    policies = TopicPolicies(retention_length=1, dead_letters=letters, trim_every_s=1)
+    topic = topics.create("busy", policies=policies)
     client, place = topic.client, {"topic": topic.name, "group": GROUP}
     vanishing, _left = producer.send_many(topic.name, [{"n": "vanishing"}, {"n": "left"}])
     client.xgroup_create(topic.keys.stream(0), GROUP, "0-0")
     client.xreadgroup(GROUP, "dead", {topic.keys.stream(0): ">"})
     client.xdel(topic.keys.stream(0), vanishing)
     client.zadd(topic.keys.delayed(0), {"stuck": 1})
+    for _ in range(2):
+        client.xadd(topic.keys.dead_letters(0), {"data": "{}"})
     producer.send_many(topic.name, [{"n": "fail"}, {"n": "hang"}])
     client.xadd(topic.keys.stream(0), {"data": '{"schemaVersion":2,"payload":{}}'})
 
@@ -98,6 +121,7 @@ def _handle_fail_and_hang(topics: Topics, producer: Producer, start: Consumers) 
     eventually(lambda: all(metric("conquiet_mq_settled_total", **labels) >= 1 for labels in results))
     eventually(lambda: metric("conquiet_mq_trimmed_total", topic=topic.name, partition="0") > 0)
     eventually(lambda: metric("conquiet_mq_delayed_stuck_total", topic=topic.name) > 0)
+    eventually(lambda: metric("conquiet_mq_dead_letters_trimmed_total", topic=topic.name) > 0)
 
 
 def _lose_a_lease(topic: Topic, producer: Producer, start: Consumers) -> None:
@@ -144,3 +168,15 @@ def _leave_a_backlog(topic: Topic, producer: Producer) -> None:
     producer.send_many(topic.name, [{"n": 1}, {"n": 2}])
     topic.client.xgroup_create(topic.keys.stream(0), GROUP, "0-0")
     topic.client.xreadgroup(GROUP, "somebody", {topic.keys.stream(0): ">"}, count=1)
+
+
+def _lose_a_message(topic: Topic, producer: Producer) -> None:
+    stream, client = topic.keys.stream(0), topic.client
+    producer.send(topic.name, {"n": 1})
+    producer._ends.check(stream)
+    before = client.dump(stream)
+    assert before is not None
+    producer.send(topic.name, {"n": 2})
+    # As a replica that lagged.
+    client.restore(stream, 0, before, replace=True)
+    producer._ends.check(stream)

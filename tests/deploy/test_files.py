@@ -16,7 +16,8 @@ ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/conquiet.json").read_text())
 RUNBOOK = (
     *("redis-is-down", "database-is-down", "poison-message", "backlog-grows"),
-    *("failover", "dead-letters", "a-handler-hangs", "upgrade"),
+    *("failover", "dead-letters", "a-handler-hangs", "upgrade", "tasks-fail", "tasks-wait"),
+    "schedules-are-late",
 )
 
 
@@ -30,7 +31,8 @@ def test_an_alert_says_how_bad_it_is_what_happened_and_where_to_read_on(rule):
     assert (page, anchor in RUNBOOK) == ("docs/operations.md", True)
     assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
     used = re.findall(r"\$labels\.(\w+)", "".join(rule["annotations"].values()))
-    assert set(used) <= {"topic", "group", "partition", "job", "instance"}
+    known = {"topic", "group", "partition", "stream", "task", "queue", "job", "instance", "namespace", "step"}
+    assert set(used) <= known
 
 
 def test_alerts_have_names_of_their_own_and_each_page_of_the_runbook_has_one():
@@ -67,7 +69,7 @@ def test_grafana_finds_the_data_source_that_the_dashboard_begins_with():
     variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
     assert variables["datasource"]["current"]["value"] == source["uid"]
     assert (source["type"], provider["type"]) == ("prometheus", "file")
-    assert set(variables) == {"datasource", "topic", "group", "stream"}
+    assert set(variables) == {"datasource", "topic", "group", "stream", "queue"}
 
 
 def test_panels_have_ids_and_places_of_their_own_and_describe_themselves():

@@ -10,6 +10,7 @@ from cryptography.fernet import Fernet
 
 from tests.deploy.compose import ROOT, services, variables
 from tests.deploy.site import NOT_STARTED, Site
+from tests.eventually import eventually
 from tests.pages.test_pages import program_of
 
 PAGE = ROOT / "docs" / "deploy.md"
@@ -60,6 +61,9 @@ def test_the_program_makes_every_secret_anew(tmp_path, monkeypatch):
     [pair for pair in COMMANDS if pair[0] not in NOT_STARTED and pair[1][0] == "conquiet"],
 )
 def test_a_command_of_the_page_runs(site: Site, service: str, command: list[str]):
+    if command[1] == "doctor":
+        # The order that the page enqueues waits for the next run of the sensor, which is worth a warning.
+        eventually(lambda: site.containers[service].run(command).returncode == 0, every_s=1.0)
     ran = site.containers[service].run(command)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr

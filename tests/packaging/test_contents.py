@@ -23,7 +23,7 @@ home.choose()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("conquiet", "airflow_provider_conquiet", "dagster_conquiet", "pyspark_redis_stream")
 #: Bytes; without its dependencies.
-SMALL = 600_000
+SMALL = 800_000
 
 
 def files_below(*directories: str) -> set[str]:

@@ -70,6 +70,7 @@ def test_the_command_says_which_extra_it_needs(core: Environment, tmp_path):
     ("code", "extra"),
     [
         ("from conquiet.spark import publish", "spark"),
+        ("from conquiet.tasks import TaskApp", "tasks"),
         ("from dagster_conquiet import build_drain_asset", "dagster"),
         ("import airflow_provider_conquiet", "airflow"),
         ("from airflow_provider_conquiet.operators.drain import DrainOperator", "airflow"),

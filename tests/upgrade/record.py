@@ -18,6 +18,7 @@ from conquiet import DrainError, DrainLimits, EmbeddedServer, QueueConfig, Redis
 from conquiet.mq import (
     ConsumerConfig,
     DeadLetter,
+    DeadLetterPolicy,
     DeadLetters,
     Message,
     Producer,
@@ -63,7 +64,12 @@ def leave_everything(client: Client) -> State:
 
 
 def _leave_topic(client: Client) -> dict[str, set[int]]:
-    policies = TopicPolicies(retention_length=10_000, retention_ms=10**12, trim_every_s=3_600)
+    policies = TopicPolicies(
+        retention_length=10_000,
+        retention_ms=10**12,
+        dead_letters=DeadLetterPolicy(retention_length=10_000),
+        trim_every_s=3_600,
+    )
     topic = Topics(client).create(TOPIC, 2, policies)
     producer = Producer(client)
     producer.send_many(

@@ -108,6 +108,18 @@ class Standalone:
         answer = self._api("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
         return int(answer.json()["try_number"])
 
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """The state of each task of a run."""
+        found = self._api("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances").json()["task_instances"]
+        return {instance["task_id"]: instance["state"] for instance in found}
+
+    def task_log(self, dag_id: str, run_id: str, task_id: str) -> str:
+        """The log of the first try of a task, as the page of Airflow shows it."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/1"
+        answer = self._api("GET", path, params={"full_content": True})
+        answer.raise_for_status()
+        return answer.text
+
     def events_stored(self, asset: str) -> int:
         """How many events of an asset are stored."""
         statement = text(

@@ -1,4 +1,4 @@
-"""DAGs of the standalone tests: watchers whose events are counted, and a task that is killed in a message."""
+"""DAGs of the standalone tests: watchers, a task that is killed in a message, conquiet tasks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from datetime import timedelta
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk import DAG, Asset, AssetWatcher
+from airflow.sdk import DAG, Asset, AssetWatcher, task
 from airflow.utils.session import create_session
 from sqlalchemy import insert, select
 
 from airflow_provider_conquiet.operators.drain import DrainOperator
+from airflow_provider_conquiet.operators.task import TaskOperator
 from airflow_provider_conquiet.triggers.message import MessageTrigger
 from conquiet import DbSession, QueueMessage
 from tests.conftest import effects
@@ -61,3 +62,17 @@ with DAG("dies_in_a_message", schedule=None) as dies_in_a_message:
         retries=1,
         retry_delay=timedelta(seconds=1),
     )
+
+
+with DAG("bills_by_task", schedule=None) as bills_by_task:
+
+    @task.conquiet_task(task="shop.bill", task_queue="bills")
+    def bill(order_id: int) -> dict[str, int]:
+        return {"order_id": order_id}
+
+    def must_be_billed(billed: dict[str, int]) -> None:
+        """What a task behind it is given."""
+        assert billed == {"order_id": 7, "attempt": 1}, billed
+
+    PythonOperator(task_id="check", python_callable=must_be_billed, op_args=[bill(7)])
+    TaskOperator(task_id="refuse", task="shop.refuse", task_queue="bills", options={"max_retries": 0})

@@ -15,6 +15,7 @@ from sqlalchemy import Engine, text
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from conquiet import DrainLimits, EmbeddedServer
 from conquiet.mq import ConsumerConfig, DeadLetters, Message, Producer, RetryPolicy, Topics, drain_partition
+from conquiet.tasks import TaskApp, Worker, WorkerConfig
 from tests.eventually import HANG_S
 from tests.with_airflow.conftest import asset_events, xcom
 
@@ -139,6 +140,17 @@ def test_dead_letters_are_counted_first_and_replayed_then(run_example, topic, ho
     assert (counted["replayed"], counted["is_dry_run"], counted["remaining"]) == (10, True, 10)
     assert (replayed["replayed"], replayed["is_dry_run"], replayed["remaining"]) == (7, False, 3)
     assert DeadLetters(topic).count() == 3
+
+
+def test_orders_are_billed_by_workers_of_tasks(run_example, hook):
+    app = TaskApp(hook.url)
+    app.task(name="shop.bill")(lambda order_id, cents: {"order_id": order_id, "cents": cents})
+    app.task(name="shop.close_day")(lambda cents: f"{cents} cents billed")
+
+    with app, Worker(app, WorkerConfig(pool="thread", concurrency=2)):
+        run = run_example("bill_by_task")
+
+    assert xcom(run, "close_day") == "306 cents billed"
 
 
 _READ_WITHOUT_TOUCHING = """

@@ -211,7 +211,7 @@ def test_a_deferred_drain_goes_on_without_its_event(context, orders, stream, not
 
 
 def test_arguments_that_name_nothing_to_drain_are_refused_when_the_dag_is_read():
-    with pytest.raises(ValueError, match="drains a stream, or one partition of a topic"):
+    with pytest.raises(ValueError, match="drains a stream, a topic, or one partition of a topic"):
         DrainOperator(task_id="drain", group="billing", handler=handlers.record)
 
 

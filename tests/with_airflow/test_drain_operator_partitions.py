@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.drain import DrainOperator
@@ -43,7 +43,7 @@ def topic(hook, topic_name):
     return created
 
 
-def drain_of(topic, partition: int, **arguments) -> DrainOperator:
+def drain_of(topic, partition: int | None, **arguments) -> DrainOperator:
     defaults: dict[str, Any] = {"group": "billing", "handler": handlers.record}
     with DAG("partition_test", schedule=None):
         return DrainOperator(
@@ -109,6 +109,55 @@ def test_a_task_that_was_run_anew_takes_the_lease_of_a_try_that_had_read_nothing
     drain = drain_of(topic, 1)
 
     assert drain.execute(context(drain, try_number=1))["handled"] == 10
+
+
+def test_without_a_partition_the_whole_topic_is_drained_into_one_report(run_dag, topic, notes):
+    run = run_dag(drain_of(topic, None).dag)
+
+    report = xcom(run, "drain")
+    assert (report["handled"], report["remaining_lag"], report["busy"]) == (30, 0, [])
+    assert (report["topic"], report["partition"]) == (topic.name, None)
+    assert sorted(map(int, notes())) == list(range(30))
+
+
+def test_a_whole_topic_is_drained_until_no_retry_waits(context, topic):
+    policy = RetryPolicy(max_attempts=2, base_delay_ms=200, backoff="fixed")
+    drain = drain_of(
+        topic,
+        None,
+        handler=handlers.record_even,
+        message_retry=policy,
+        max_failures=None,
+        until="settled",
+    )
+
+    report = drain.execute(context(drain))
+
+    assert (report["handled"], report["dead_lettered"], report["remaining_pending"]) == (15, 15, 0)
+
+
+def test_a_whole_topic_takes_the_leases_of_a_dead_try_and_skips_if_others_own_all(context, topic, notes):
+    dead = "airflow:dag:drain:run:-1:1"
+    for partition in topic.partitions:
+        LeaseStore(topic, "billing").acquire(partition, dead, 3_600_000)
+    drain = drain_of(topic, None)
+    assert drain.execute(context(drain, try_number=2))["handled"] == 30
+
+    for partition in topic.partitions:
+        LeaseStore(topic, "billing").acquire(partition, "somebody", 3_600_000)
+    with pytest.raises(AirflowSkipException):
+        drain.execute(context(drain, try_number=2))
+
+
+def test_a_deferred_drain_of_a_whole_topic_waits_for_any_of_its_partitions(context, topic, hook):
+    drain = drain_of(topic, None, deferrable=True, poll_interval_s=0.05)
+    assert drain.execute(context(drain))["handled"] == 30
+
+    with pytest.raises(TaskDeferred) as deferred:
+        drain.execute(context(drain))
+    assert not rings(deferred.value.trigger, 0.5)
+    Producer(hook.get_conn()).send(topic.name, {"number": 1}, partition=2)
+    assert rings(deferred.value.trigger, HANG_S)
 
 
 def test_with_raise_the_first_failed_message_ends_the_task_and_airflow_retries(run_dag, topic):

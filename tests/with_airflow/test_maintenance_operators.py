@@ -147,7 +147,17 @@ def test_a_trim_removes_what_is_finished_and_keeps_what_is_not(run_dag, orders, 
     assert [msg.payload["number"] for msg in orders.read(1, count=9)] == [6, 7, 8, 9]
 
 
-@pytest.mark.parametrize("mistake", [{}, {"retention_length": "many"}])
+def test_dead_letters_are_trimmed_when_asked(run_dag, letters):
+    before = letters.count()
+
+    report = report_of(
+        run_dag, TrimOperator, topic=letters.topic.name, retention_length="1", dead_letters=True
+    )
+
+    assert (report["removed"], letters.count()) == (before - 1, 1)
+
+
+@pytest.mark.parametrize("mistake", [{}, {"retention_length": "many"}, {"dead_letters": True}])
 def test_a_trim_without_a_retention_fails_at_once(run_dag, orders, stream, mistake):
     orders.enqueue({"number": 1})
 

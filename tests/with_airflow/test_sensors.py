@@ -262,6 +262,20 @@ def test_a_message_that_fails_is_not_counted(
         assert connection.scalar(text("SELECT COUNT(*) FROM conquiet_drain_counts")) == 3
 
 
+def test_a_message_that_has_the_id_of_one_that_a_failover_lost_is_handled_and_counted(
+    orders: RedisStreamsQueue, stream: str, notes: Callable[[], list[str]]
+):
+    entry_id = orders.enqueue({"number": 1})
+    drain_sensor(stream, 2).poke(context())
+    client: Any = orders.client
+    client.delete(stream)
+    client.xadd(stream, {"data": '{"number": 2}'}, id=entry_id)
+
+    found = drain_sensor(stream, 2).poke(context())
+
+    assert (found.is_done, sorted(notes())) == (True, ["1", "2"])
+
+
 @pytest.mark.parametrize("moment", ["in_the_handler", "after_the_commit"])
 def test_a_kill_between_any_two_steps_neither_loses_a_count_nor_adds_one(
     orders: RedisStreamsQueue, stream: str, engine: Engine, moment: str

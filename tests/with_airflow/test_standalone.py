@@ -1,4 +1,4 @@
-"""A real Airflow: bursts, a killed triggerer, a killed task; nothing is lost and nothing happens twice."""
+"""A real Airflow: bursts, a killed triggerer, killed tasks; nothing is lost and nothing happens twice."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import redis
 from sqlalchemy import Engine, select, text
 
 from conquiet import QueueConfig, RedisStreamsQueue
+from tests.cli.processes import running
 from tests.conftest import effects
 from tests.eventually import eventually
 from tests.services import database, open_engine, redis_server
@@ -62,6 +63,32 @@ class Site:
         return {info["name"]: (info["lag"], info["pending"]) for info in self.client.xinfo_groups(stream)}
 
 
+#: The first try of each bill dies in its transaction, and its process with it.
+SHOP = """
+import os, signal
+
+from sqlalchemy import text
+
+from conquiet import DbSession
+from conquiet.tasks import TaskApp, TaskContext
+
+app = TaskApp()
+
+
+@app.task(name="shop.bill", queue="bills")
+def bill(order_id: int, session: DbSession, ctx: TaskContext) -> dict[str, int]:
+    session.execute(text("INSERT INTO bills_of_tasks VALUES (:id)"), {"id": order_id})
+    if ctx.attempt == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"order_id": order_id, "attempt": ctx.attempt}
+
+
+@app.task(name="shop.refuse", queue="bills")
+def refuse() -> None:
+    raise ValueError("no credit")
+"""
+
+
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Airflow on each kind of metadata database in turn; started once for all tests of this file."""
@@ -76,6 +103,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         effects.create(engine)
         with engine.begin() as connection:
             connection.execute(text("CREATE TABLE bills (order_id INTEGER, cents INTEGER)"))
+            connection.execute(text("CREATE TABLE bills_of_tasks (order_id INTEGER)"))
         connections = {"AIRFLOW_CONN_REDIS_STREAMS_DEFAULT": connection_to(redis_url, application_url)}
         airflow = Standalone(home / "airflow", metadata_url=metadata_url, environment=connections)
         for dag in _DAGS:
@@ -126,6 +154,35 @@ def test_the_message_trigger_loses_nothing_when_the_triggerer_is_killed_in_the_m
 
     assert stored < 300
     assert {event["id"] for event in site.airflow.event_payloads("told_of_killed")} == set(ids)
+
+
+def test_a_task_of_conquiet_is_waited_for_in_the_triggerer_and_its_states_are_in_the_log(
+    site: Site, tmp_path: Path
+):
+    run_id = site.airflow.run_dag("bills_by_task")
+
+    def states() -> dict[str, str | None]:
+        return site.airflow.task_states("bills_by_task", run_id)
+
+    # No worker runs: both wait without a slot, and no triggerer has them in its memory alone.
+    eventually(lambda: states() == {"bill": "deferred", "check": None, "refuse": "deferred"}, every_s=0.3)
+    site.airflow.kill_triggerer()
+    (tmp_path / "shop.py").write_text(SHOP)
+    urls = {
+        "CONQUIET_REDIS_URL": site.redis_url,
+        "CONQUIET_DATABASE_URL": site.engine.url.render_as_string(hide_password=False),
+    }
+    with running("worker", tmp_path / "shop.py:app", "--queues", "bills", "--concurrency", 1, **urls):
+        site.airflow.start_triggerer()
+        eventually(lambda: _end_of(site, "bills_by_task", run_id), every_s=0.3)
+
+    assert states() == {"bill": "success", "check": "success", "refuse": "failed"}
+    log = site.airflow.task_log("bills_by_task", run_id, "bill")
+    for words in ("enqueued task", "is succeeded, attempt 1, its result has"):
+        assert words in log
+    assert "ValueError: no credit" in site.airflow.task_log("bills_by_task", run_id, "refuse")
+    with site.engine.connect() as connection:
+        assert connection.scalars(text("SELECT order_id FROM bills_of_tasks")).all() == [7]
 
 
 def test_two_watchers_lose_nothing_in_a_burst(site: Site):

@@ -19,8 +19,10 @@ from airflow_provider_conquiet.triggers import watched_stream
 from airflow_provider_conquiet.triggers.message import MessageTrigger
 from conquiet import EmbeddedServer, QueueConfig, RedisStreamsQueue
 from conquiet.consume import dead_letter_stream
+from conquiet.queue import StreamWriter
 from tests.eventually import HANG_S, eventually
 from tests.with_airflow.standalone import connection_to
+from tests.with_redis.full_server import fill, server_of_its_own
 
 BURST = 2_500
 
@@ -276,6 +278,25 @@ def test_what_is_in_flight_stays_far_below_the_subscriber_queue(client: redis.Re
     assert len(told) == len(set(told)) == BURST
 
 
+def test_large_messages_in_flight_are_bounded_by_their_bytes(client: redis.Redis, stream: str):
+    ids = StreamWriter(client, stream).enqueue_many([{"text": "x" * (4 << 20)}] * 25, batch_size=5)
+
+    async def scenario() -> list[str]:
+        async with triggerer() as running:
+            running.stores = False
+            running.watch(MessageTrigger(stream=stream, group="watcher"))
+            await until(lambda: len(running.seen) == 8)
+            assert pending(client, stream) == 8
+
+            running.stores = True
+            running.store_the_rest()
+            await until(lambda: is_drained(client, stream))
+            return [event["id"] for event in running.stored]
+
+    assert asyncio.run(scenario()) == ids
+    client.delete(stream)
+
+
 def test_two_watchers_of_one_stream_are_both_told_of_every_message(client: redis.Redis, stream: str):
     ids = add(client, stream, BURST)
     watchers = [MessageTrigger(stream=stream), MessageTrigger(stream=stream, fields=["number"])]
@@ -391,6 +412,23 @@ def test_a_new_group_begins_at_the_end_if_asked_to(client: redis.Redis, stream: 
             assert [event["id"] for event in running.stored] == [new]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("start", ["beginning", "end"])
+def test_a_watcher_begins_on_a_full_server(stream: str, monkeypatch: pytest.MonkeyPatch, start: Any):
+    with server_of_its_own("valkey") as client:
+        host, port = (client.connection_pool.connection_kwargs[name] for name in ("host", "port"))
+        monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", connection_to(f"redis://{host}:{port}/0"))
+        sent = fill(client, lambda _, text: StreamWriter(client, stream).enqueue({"text": text}))
+
+        async def scenario() -> int:
+            async with triggerer() as running:
+                running.watch(MessageTrigger(stream=stream, group="watcher", start=start))
+                await until(lambda: client.xinfo_groups(stream))
+                await until(lambda: is_drained(client, stream))
+                return len(running.stored)
+
+        assert asyncio.run(scenario()) == (sent if start == "beginning" else 0)
 
 
 def test_its_group_is_its_own_and_the_same_wherever_it_runs(stream: str):

@@ -11,8 +11,10 @@ from dagster_conquiet import (
     DrainConfig,
     DrainSpec,
     RedisStreamsResource,
+    TaskSpec,
     TopicDrainSpec,
     build_drain_job,
+    build_task_asset,
     build_topic_drain_asset,
 )
 
@@ -61,3 +63,16 @@ def dying_topic_job() -> dg.JobDefinition:
     asset = build_topic_drain_asset(topic, retry_policy=dg.RetryPolicy(max_retries=1))
     job = dg.define_asset_job("drain_topic", [asset], executor_def=dg.multiprocess_executor)
     return dg.Definitions(assets=[asset], jobs=[job], resources=resources()).resolve_job_def("drain_topic")
+
+
+def task_job() -> dg.JobDefinition:
+    """A step in its own process that has a task kill it; it is tried again."""
+    task = TaskSpec(task="shop.kill_caller", namespace=os.environ["CONQUIET_TEST_STREAM"])
+    asset = build_task_asset(
+        task,
+        key="killed",
+        args=lambda context: {"pid": os.getpid()},
+        retry_policy=dg.RetryPolicy(max_retries=1),
+    )
+    job = dg.define_asset_job("have_task_done", [asset], executor_def=dg.multiprocess_executor)
+    return dg.Definitions(assets=[asset], jobs=[job], resources=resources()).resolve_job_def("have_task_done")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from conquiet.consume import dead_letter_stream
+from conquiet.tasks import Worker, WorkerConfig
 from dagster_conquiet import RedisStreamsResource
 from dagster_defs import embedded
 from dagster_defs.definitions import defs
@@ -75,6 +77,21 @@ def test_an_order_that_always_fails_is_a_dead_letter_that_can_be_replayed(shop, 
     assert letters == 1
     assert result.output_for_node("replay_dead_letters__orders__billing")["replayed"] == 1
     assert client.xlen(dead_letter_stream("orders")) == 0
+
+
+@pytest.mark.xdist_group("orders")
+def test_bills_are_summed_up_by_a_worker_of_tasks(shop, instance, client, server_url, monkeypatch):
+    monkeypatch.setenv("CONQUIET_REDIS_URL", server_url)
+    monkeypatch.setenv("CONQUIET_DATABASE_URL", shop["database"].url)
+    run("take_orders", shop, instance)
+    run("bill_orders", shop, instance)
+    app = runpy.run_path(str(ROOT / "dagster_defs" / "tasks.py"))["app"]
+
+    with app, Worker(app, WorkerConfig(pool="thread", concurrency=1)):
+        result = run("sum_up_bills", shop, instance)
+
+    assert result.output_for_node("billed") == {"bills": 100, "cents": sum(range(100, 200))}
+    client.delete("tasks:queues", *client.keys("tasks:{default}:*"))
 
 
 def test_dagster_validates_the_definitions_and_loading_them_touches_nothing(tmp_path):

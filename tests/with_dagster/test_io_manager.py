@@ -8,7 +8,9 @@ import dagster as dg
 import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
 import pytest
 
+from conquiet.queue import StreamWriter
 from dagster_conquiet import RedisStreamIOManager, RowsMissingError
+from dagster_conquiet.steps.rows import read_rows, remember_rows
 
 ROWS = [{"order": n, "city": "Köln"} for n in range(5)]
 
@@ -203,3 +205,21 @@ def test_each_partition_has_its_own_rows(io, instance):
     dg.materialize([orders, week], resources=io, instance=instance, selection=[week])
 
     assert read == [{"mo": [{"day": "mo"}], "tu": [{"day": "tu"}]}]
+
+
+def test_large_rows_are_read_a_few_at_a_time(client, prefix, monkeypatch):
+    stream, rows, pages = f"{prefix}:large", [{"text": "x" * (1 << 20)}] * 30, []
+    read_page = client.xrange
+
+    def xrange(*arguments, **options):
+        page = read_page(*arguments, **options)
+        pages.append(len(page))
+        return page
+
+    monkeypatch.setattr(client, "xrange", xrange)
+    remember_rows(client, stream, StreamWriter(client, stream).enqueue_many(rows))
+
+    assert read_rows(client, stream) == rows
+
+    assert max(pages) <= 10
+    assert sum(pages) == len(rows)

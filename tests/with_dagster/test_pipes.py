@@ -17,7 +17,7 @@ import os, signal, sys
 sys.modules["dagster"] = None
 
 from dagster_pipes import open_dagster_pipes
-from dagster_conquiet.pipes import RedisStreamMessageWriter
+from dagster_conquiet import RedisStreamMessageWriter
 
 with open_dagster_pipes(message_writer=RedisStreamMessageWriter()) as pipes:
     pipes.log.info("begun")

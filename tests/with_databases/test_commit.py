@@ -329,6 +329,22 @@ def test_statement_that_commits_implicitly_is_refused_and_nothing_is_lost(
     assert (pending(valkey_queue), notes(db)) == (0, [entry_id])
 
 
+@only_on("sqlite")
+def test_a_comment_of_sqlite_ends_at_its_first_end(
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+):
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        write(session, "gone")
+        session.connection.exec_driver_sql("/* a /* b */ COMMIT")
+        write(session, "gone, too")
+
+    valkey_queue.enqueue({})
+    with pytest.raises(DbError, match="must not begin or end transactions"):
+        consume_one(valkey_queue, handler, db, Inbox())
+
+    assert (pending(valkey_queue), notes(db)) == (1, [])
+
+
 @pytest.mark.parametrize("statement", ["/* service */ COMMIT", "-- why\nCOMMIT", "; commit"])
 def test_end_behind_a_comment_is_refused(db: Engine, valkey_queue: RedisStreamsQueue, statement: str):
     def handler(_msg: QueueMessage, session: DbSession) -> None:
@@ -369,14 +385,16 @@ def test_text_that_only_looks_like_transaction_control_is_executed(
     assert (pending(valkey_queue), notes(db)) == (0, ["shipped; end of story"])
 
 
-@only_on("sqlite", "postgres")
 def test_a_body_of_statements_is_executed(
     db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
 ):
     def handler(_msg: QueueMessage, session: DbSession) -> None:
         insert_note = "INSERT INTO effects (note) VALUES ('by the body')"
-        if db.dialect.name == "sqlite":
-            trigger = f"CREATE TRIGGER copy AFTER INSERT ON accounts BEGIN {insert_note}; SELECT 1; END"
+        if is_mariadb(db):
+            session.connection.exec_driver_sql(f"IF 1 THEN {insert_note}; SELECT 1; END IF")
+        elif db.dialect.name == "sqlite":
+            body = f"{insert_note}; SELECT 1 AS [end; commit]"
+            trigger = f"CREATE TRIGGER copy AFTER INSERT ON accounts BEGIN {body}; END"
             session.connection.exec_driver_sql(trigger)
             session.execute(insert(accounts), {"id": 1, "balance": 0})
             session.connection.exec_driver_sql("DROP TRIGGER copy")
@@ -454,3 +472,40 @@ def test_a_procedure_that_ends_the_transaction_is_found_and_the_message_is_not_a
         consume_one(valkey_queue, handler, db, Inbox())
 
     assert (pending(valkey_queue), notes(db)) == (1, [])
+
+
+@only_on("mariadb")
+@pytest.mark.parametrize(
+    "statement", ["BEGIN NOT ATOMIC COMMIT; END", "REPEAT COMMIT; UNTIL 1 END REPEAT", "BACKUP UNLOCK"]
+)
+def test_a_statement_that_the_server_alone_can_judge_is_found_when_it_ended_the_transaction(
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne, statement: str
+):
+    def handler(_msg: QueueMessage, session: DbSession) -> None:
+        session.connection.exec_driver_sql(statement)
+        write(session, "gone")
+
+    valkey_queue.enqueue({})
+    with pytest.raises(DbError, match="ended or undone before its commit"):
+        consume_one(valkey_queue, handler, db, Inbox())
+
+    assert (pending(valkey_queue), notes(db)) == (1, [])
+
+
+@only_on("mariadb")
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_connection_that_a_procedure_left_in_autocommit_mode_is_not_used_again(
+    db: Engine, procedure: Callable[[str], None], fails: bool
+):
+    procedure("SET autocommit = 1;")
+
+    def work(session: DbSession) -> None:
+        session.execute(text("CALL settle()"))
+        if fails:
+            raise ValueError("failed")
+
+    with pytest.raises((DbError, ValueError)):
+        in_session(db, work)
+    in_session(db, write_kept)
+
+    assert notes(db) == ["kept"]

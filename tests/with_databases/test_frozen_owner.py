@@ -14,11 +14,12 @@ from sqlalchemy import Engine, text
 from conquiet import DbSession, DrainLimits, Inbox, QueueMessage, drain_stale
 from conquiet.db.inbox import Identified
 from conquiet.errors import DatabaseUnavailableError, InboxRowLockedError
-from conquiet.mq import MqMessage, Producer, RetryPolicy, Topics
+from conquiet.mq import MqMessage, Producer, RetryPolicy, Topic, Topics
 from conquiet.mq.envelope import Envelope
 from conquiet.operations import database_facts
 from conquiet.operations.database import check_database
 from tests.eventually import eventually
+from tests.services import Client
 from tests.with_databases.conftest import only_on
 from tests.with_databases.servers import is_mariadb
 from tests.with_databases.tables import notes, write, write_id
@@ -67,12 +68,11 @@ def test_a_drain_handles_the_others_and_ends_with_an_error_that_names_the_messag
     assert (report.handled, notes(db)) == (1, sorted([first, second]))
 
 
-def test_a_consumer_goes_on_with_the_others_and_the_message_stays_the_same_attempt(
-    db, open_db, valkey, caplog
-):
+def read_by_a_frozen_worker(valkey: Client, count: int) -> tuple[Topic, list[str], MqMessage]:
+    """A topic with so many messages, of which the first is pending at a worker."""
     topic = Topics(valkey).create(f"orders-{uuid.uuid4().hex[:10]}")
     stream = topic.keys.stream(0)
-    ids = Producer(valkey).send_many(topic.name, [{"n": n} for n in range(10)])
+    ids = Producer(valkey).send_many(topic.name, [{"n": n} for n in range(count)])
     valkey.xgroup_create(stream, GROUP, "0")
     valkey.xreadgroup(GROUP, "frozen", {stream: ">"}, count=1)
     ((_, fields),) = valkey.xrange(stream, ids[0], ids[0])
@@ -87,6 +87,13 @@ def test_a_consumer_goes_on_with_the_others_and_the_message_stays_the_same_attem
         delivery_count=1,
         stream=stream,
     )
+    return topic, ids, msg
+
+
+def test_a_consumer_goes_on_with_the_others_and_the_message_stays_the_same_attempt(
+    db, open_db, valkey, caplog
+):
+    topic, ids, msg = read_by_a_frozen_worker(valkey, 10)
     attempts = []
 
     def handle(msg, session):
@@ -107,6 +114,25 @@ def test_a_consumer_goes_on_with_the_others_and_the_message_stays_the_same_attem
     assert attempts[-1] == (ids[0], 2)
     assert dead_letters(topic) == []
     assert notes(db) == sorted(ids)
+
+
+def test_a_locked_inbox_row_is_no_outage_however_long_it_lasts_and_ends_no_consumer(
+    db, open_db, valkey, caplog
+):
+    topic, ids, msg = read_by_a_frozen_worker(valkey, 1)
+    consumers = Consumers()
+    try:
+        with frozen(open_db(), msg):
+            config = quick(lease_ttl_ms=60_000, max_outage_s=0.1)
+            running = consumers(topic, write_id, engine=db, inbox=Inbox(lock_timeout_s=1), config=config)
+            locked = f"inbox row locked, entry {ids[0]}"
+            eventually(lambda: caplog.text.count(locked) >= 3 or not running.is_running)
+            assert running.is_running
+        wait_until_finished(topic)
+    finally:
+        consumers.end()
+
+    assert notes(db) == ids
 
 
 def test_the_lock_timeout_is_that_of_the_inbox_alone(db, open_db):

@@ -64,7 +64,7 @@ def first_insert_of(engine: Engine) -> Event:
 
     @event.listens_for(engine, "before_cursor_execute")
     def look(_connection, _cursor, statement, _parameters, _context, _many):
-        if statement.startswith("INSERT"):
+        if "INSERT" in statement:
             begun.set()
 
     return begun

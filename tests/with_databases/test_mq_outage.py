@@ -11,8 +11,8 @@ from conquiet import Inbox
 from conquiet.errors import DatabaseUnavailableError
 from conquiet.mq import Producer, RetryPolicy, Topics
 from tests.eventually import eventually
+from tests.link import Link
 from tests.with_databases.conftest import only_on
-from tests.with_databases.link import Link
 from tests.with_databases.servers import kill, number_of
 from tests.with_databases.tables import effects
 from tests.with_redis.mq.consuming import (

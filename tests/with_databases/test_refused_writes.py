@@ -226,7 +226,7 @@ def test_a_message_that_is_refused_for_as_long_as_an_outage_may_last_and_is_alon
     (alone,) = messages(valkey, topic, 1)
     refuse_rows(db, DISK_FULL["mariadb" if is_mariadb(db) else "postgres"])
     try:
-        start(topic, write, engine=engine, config=quick(retry=ONCE, max_outage_s=3))
+        start(topic, write, engine=engine, config=quick(retry=ONCE, max_outage_s=12))
         wait_until_finished(topic)
     finally:
         accept_rows(db)

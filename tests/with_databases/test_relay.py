@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -274,3 +275,15 @@ def test_two_relays_at_once_publish_each_message_once_and_in_order(
 
     assert sum(moved) == 300
     assert [data_of(valkey, name) for name in streams] == [encoded(300)[0::2], encoded(300)[1::2]]
+
+
+def test_large_rows_are_relayed_few_at_a_time(db, outbox, relay, valkey, stream):
+    commit_messages(db, outbox, *((stream, {"n": n, "text": "x" * (4 << 20)}) for n in range(5)))
+
+    with DbSession(db) as session:
+        read = outbox.lock_oldest(session, 5)
+    moved = relay.relay()
+
+    assert (len(read), moved) == (2, 5)
+    assert [json.loads(data)["n"] for data in data_of(valkey, stream)] == [0, 1, 2, 3, 4]
+    valkey.delete(stream)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import redis
 
-from conquiet.embedded import EmbeddedServer, launch, ports, processes
+from conquiet.embedded import EmbeddedServer, launch, ports, processes, supervisor
 from conquiet.embedded.binary import find_binary
 from conquiet.errors import EmbeddedServerError
 from tests.eventually import HANG_S, eventually
@@ -385,9 +385,9 @@ def test_the_server_is_gone_when_its_supervisor_is_killed(tmp_path: Path) -> Non
 @needs_linux
 def test_the_server_itself_holds_the_lock_on_its_directory() -> None:
     with EmbeddedServer() as server:
-        open_files = [link.readlink() for link in Path(f"/proc/{server.pid}/fd").iterdir()]
+        open_files = Path(f"/proc/{server.pid}/fd")
 
-        assert server.dir / "server.lock" in open_files
+        assert server.dir / "server.lock" in [link.resolve() for link in open_files.iterdir()]
 
 
 def test_modules_on_pythonpath_do_not_reach_the_supervisor(
@@ -423,6 +423,21 @@ def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: py
     assert processes_in(tmp_path) == []
 
 
+def test_a_supervisor_that_is_silent_is_given_up_and_one_that_died_is_noticed(
+    binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "supervisor.py"
+    monkeypatch.setattr(supervisor, "__file__", str(program))
+    program.write_text("raise SystemExit('no memory')")
+    with pytest.raises(EmbeddedServerError, match=r"ended without an answer\n  log: \n    no memory"):
+        EmbeddedServer(binary=binary).start()
+
+    monkeypatch.setattr(processes, "_ANSWER_TIMEOUT_S", 0.2)
+    program.write_text("import sys; sys.stdin.read()")
+    with pytest.raises(EmbeddedServerError, match=r"did not answer within 0\.2 s"):
+        EmbeddedServer(binary=binary).start()
+
+
 def test_a_server_with_a_password_is_refused_at_once() -> None:
     with pytest.raises(EmbeddedServerError, match=r"cannot be used: .*Authentication required"):
         EmbeddedServer(args=["--requirepass", "secret"]).start()
@@ -452,6 +467,15 @@ def test_ports_taken_since_the_last_start_are_replaced(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", last_port)), EmbeddedServer(dir=tmp_path) as server:
         assert client(server).ping()
         assert server.port != last_port
+
+
+def test_a_high_port_is_free_for_a_single_server_and_not_for_a_node_that_needs_a_bus_port_beside_it() -> None:
+    port = next(port for port in range(60_000, 65_536) if ports.is_free(port, has_bus=False))
+
+    assert not ports.is_free(port)
+    with EmbeddedServer(port=port) as server:
+        assert client(server).ping()
+        assert not ports.is_free(port, has_bus=False)
 
 
 def test_a_port_taken_between_choice_and_start_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

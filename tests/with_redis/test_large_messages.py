@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from conquiet.mq import DeadLetters, Producer, Topic, Topics
-from conquiet.queue import StreamWriter
+from conquiet.mq import DeadLetters, MqAdmin, Producer, Topic, Topics
+from conquiet.queue import StreamWriter, peek_backlog
 
 #: What the worker may need; 40 messages of 4 MB alone, as bytes and as payloads, are 320.
 LIMIT_MB = 220
@@ -65,30 +65,25 @@ def test_a_worker_with_220_mb_handles_40_messages_of_4_mb(valkey_url, kind, name
     assert report["peak_mb"] < LIMIT_MB
 
 
-def test_a_worker_with_220_mb_handles_tiny_messages_and_then_large_ones_of_a_topic(valkey_url, name, sender):
-    send = sender("topic")
+@pytest.mark.parametrize("kind", ["stream", "topic"])
+def test_a_worker_with_220_mb_handles_tiny_messages_and_then_large_ones(valkey_url, kind, name, sender):
+    send = sender(kind)
     send(TINY, 300)
     send(LARGE, 40)
 
-    report = work(valkey_url, "topic", name, 340)
+    report = work(valkey_url, kind, name, 340)
 
     assert report["handled"] == 340
     assert report["peak_mb"] < LIMIT_MB
 
 
-def test_a_plain_streams_worker_that_met_large_messages_after_tiny_ones_gets_through_when_it_is_restarted(
-    valkey_url, name, sender
-):
-    """Redis does not count bytes there: the one read in which they begin to be large may be too much."""
-    send = sender("stream")
-    send(TINY, 300)
-    send(LARGE, 40)
+def test_a_drain_keeps_no_large_message_that_failed(valkey_url, name, sender):
+    sender("stream")(LARGE, 40)
 
-    first = work(valkey_url, "stream", name, 340, LIMIT_MB)
-    second = work(valkey_url, "stream", name, 340 - first["handled"], LIMIT_MB)
+    report = work(valkey_url, "failing", name, 40)
 
-    assert first["handled"] >= 200
-    assert first["handled"] + second["handled"] == 340
+    assert report["handled"] == 40
+    assert report["peak_mb"] < LIMIT_MB
 
 
 @pytest.mark.parametrize("left_by", ["drain", "retry"])
@@ -124,5 +119,62 @@ def test_large_dead_letters_are_read_few_at_a_time(client, name, sender, monkeyp
         return call(self, *command, **options)
 
     monkeypatch.setattr(Topic, "call", recorded)
-    assert len(DeadLetters(topic).list().letters) == 20
-    assert counts == [10] + [1] * 11
+    first = DeadLetters(topic).list()
+    second = DeadLetters(topic).list(after=first.after)
+    third = DeadLetters(topic).list(after=second.after)
+
+    # A page has 32 MiB, however many letters were asked for.
+    assert [len(page.letters) for page in (first, second, third)] == [8, 8, 4]
+    assert third.after is None
+    assert counts == [10, 10, 10]
+    DeadLetters(topic).replay_all(dry_run=True)
+    assert counts[3:] == [10] + [1] * 11
+
+
+def test_large_delayed_messages_are_listed_as_far_as_a_reader_with_little_memory_can_keep_them(
+    client, name, sender
+):
+    sender("topic")(TINY, 0)
+    waiting = [Producer(client).send(name, LARGE, delay_ms=3_600_000 + number) for number in range(15)]
+
+    listed = MqAdmin(client).delayed(name, limit=15)
+
+    assert [message.name for message in listed] == waiting[:10]
+    assert MqAdmin(client).topic(name).delayed == 15
+
+
+def test_large_messages_are_counted_few_at_a_time_where_the_server_does_not_know_the_lag(
+    client, valkey_url, name, sender
+):
+    entry_ids = sender("stream")(LARGE, 20)
+    client.xgroup_create(name, "billing", "0-0")
+    client.xreadgroup("billing", "worker-1", {name: ">"}, count=1)
+    client.xdel(name, entry_ids[5])
+    counts: list[int] = []
+
+    class Recorded(redis.Redis):
+        def execute_command(self, *command, **options):
+            counts.extend(command[command.index("COUNT") + 1 :] if command[0] == "XRANGE" else ())
+            return super().execute_command(*command, **options)
+
+    with Recorded.from_url(valkey_url) as recorded:
+        backlog = peek_backlog(recorded, stream=name, group="billing")
+
+    # The first read is for the age of the oldest one; no more than 64 MiB of the 72 are counted.
+    assert counts == [1, 10, *[1] * 6]
+    assert (backlog.lag, backlog.lag_source) == (None, None)
+
+
+def test_large_messages_are_trimmed_in_steps_and_the_server_copies_few_of_them_at_once(client, name, sender):
+    sender("topic")(LARGE, 30)
+    topic, admin = Topics(client).open(name), MqAdmin(client)
+    client.xgroup_create(topic.keys.stream(0), "billing", "$")
+
+    (counted,) = admin.trim(topic, retention_length=0, dry_run=True)
+    (moved,) = admin.reset_group(topic, "billing", to="start", dry_run=True)
+    (trimmed,) = admin.trim(topic, retention_length=0)
+
+    assert counted.has_more
+    assert 0 < counted.removed < 10
+    assert moved.delivered_again is None
+    assert (trimmed.removed, trimmed.has_more, client.xlen(topic.keys.stream(0))) == (29, False, 1)

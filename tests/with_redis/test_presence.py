@@ -357,3 +357,33 @@ def expires_at(client, stream: str, consumer: bytes) -> int:
 def has_expired(client, stream: str, consumer: bytes) -> bool:
     seconds, microseconds = client.time()
     return expires_at(client, stream, consumer) <= seconds * 1000 + microseconds // 1000
+
+
+@pytest.mark.parametrize("drain_again", [drain, drain_stale])
+def test_the_name_of_a_dead_drain_with_nothing_pending_is_gone_although_nothing_is_taken_over(
+    make_queue, client, stream, engine, drain_again
+):
+    queue = make_queue("worker")
+    client.xgroup_createconsumer(stream, GROUP, "killed")
+    client.hset(key_beside(stream, f"drains:{GROUP}"), "killed", "1 instance process 1000")
+
+    drain_again(queue, write_effect, engine, DrainLimits(idle_ms=10, take_over_dead=False))
+
+    assert queue.consumer_names() == []
+    assert drains_of(client, stream) == {}
+
+
+def test_a_dead_drain_is_replaced_although_the_servers_clock_was_set_back(make_queue, client, stream, engine):
+    queue = make_queue("worker")
+    queue.enqueue({"n": 1})
+    expires_ms = int(time.time() * 1000) + 3_600_000
+    client.hset(key_beside(stream, f"drains:{GROUP}"), "worker", f"{expires_ms} other elsewhere 100")
+
+    def is_drained() -> bool:
+        try:
+            return drain(queue, write_effect, engine, SHORT).handled == 1
+        except ConsumerBusyError:
+            return False
+
+    assert not is_drained()
+    eventually(is_drained)

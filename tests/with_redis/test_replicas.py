@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import redis
@@ -22,6 +24,7 @@ from conquiet import (
 )
 from conquiet.mq import Producer, Topics
 from tests.eventually import eventually
+from tests.link import Link
 from tests.services import redis_binary, unavailable
 
 KINDS = ["valkey", "redis7", "redis62"]
@@ -33,6 +36,12 @@ def servers(request) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
     binary = redis_binary(request.param)
     if binary is None:
         unavailable("redis", f"no binary of {request.param}")
+    with primary_and_replica(binary) as servers:
+        yield servers
+
+
+@contextmanager
+def primary_and_replica(binary: Path | None = None) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
     # A stopped replica stays connected.
     with EmbeddedServer(binary=binary, args=["--repl-timeout", "3600"]) as primary:
         following = ["--replicaof", "127.0.0.1", str(primary.port), "--repl-timeout", "3600"]
@@ -83,7 +92,7 @@ SENDS = {
 
 @pytest.mark.parametrize("send", SENDS)
 def test_what_was_sent_is_at_the_replica_when_the_call_returns(servers, client, stream, send):
-    ids = SENDS[send](writer_of(client, stream))
+    ids = SENDS[send](StreamWriter(client, stream, min_replicas=1, replica_timeout_ms=60_000))
 
     with redis.Redis.from_url(servers[1].url, decode_responses=True) as replica:
         assert [entry_id for entry_id, _ in replica.xrange(stream)] == ids
@@ -170,18 +179,11 @@ def test_the_outbox_is_emptied_when_the_replica_has_everything(servers, client, 
 
 def test_a_failover_loses_no_message_whose_send_returned(stream):
     """The replica lags, is promoted, and has every message that was confirmed."""
-    binary = redis_binary("valkey")
-    if binary is None:
-        unavailable("redis", "no binary of valkey")
     with (
-        EmbeddedServer(binary=binary, args=["--repl-timeout", "3600"]) as primary,
-        EmbeddedServer(
-            binary=binary, args=["--replicaof", "127.0.0.1", str(primary.port), "--repl-timeout", "3600"]
-        ) as replica,
+        primary_and_replica() as (primary, replica),
         redis.Redis.from_url(primary.url) as client,
         redis.Redis.from_url(replica.url) as promoted,
     ):
-        eventually(lambda: client.info("replication").get("slave0", {}).get("state") == "online")
         patient = StreamWriter(client, stream, min_replicas=1, replica_timeout_ms=60_000)
         confirmed = [patient.enqueue({"n": number}) for number in range(20)]
         lagging = promoted.info("server")["process_id"]
@@ -194,3 +196,63 @@ def test_a_failover_loses_no_message_whose_send_returned(stream):
 
         left = [entry_id.decode() for entry_id, _ in promoted.xrange(stream)]
         assert left[:20] == confirmed
+
+
+class WatchedPool(redis.ConnectionPool):
+    """Calls `after_use` whenever a connection is free again."""
+
+    after_use: Callable[[], None] = staticmethod(lambda: None)
+
+    def release(self, connection) -> None:
+        super().release(connection)
+        self.after_use()
+
+
+ALL_SENDS = {
+    "enqueue": lambda client, _: SENDS["enqueue"](writer_of(client, "receipts")),
+    "enqueue_many": lambda client, _: SENDS["enqueue_many"](writer_of(client, "receipts")),
+    "enqueue_once": lambda client, _: SENDS["enqueue_once"](writer_of(client, "receipts")),
+    "send": lambda client, _: TOPIC_SENDS["send"](Producer(client, min_replicas=1), "invoices"),
+    "send_once": lambda client, _: TOPIC_SENDS["send_once"](Producer(client, min_replicas=1), "invoices"),
+    "send_many": lambda client, _: TOPIC_SENDS["send_many"](Producer(client, min_replicas=1), "invoices"),
+    "relay": lambda client, outbox: OutboxRelay(outbox[0], client, outbox[1], min_replicas=1).relay(),
+}
+
+
+@pytest.fixture(scope="module")
+def two_primaries() -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
+    """Each with a replica."""
+    with primary_and_replica() as (old, _), primary_and_replica() as (new, _):
+        yield old, new
+
+
+@pytest.mark.parametrize("send", ALL_SENDS)
+def test_a_replica_of_the_new_primary_does_not_confirm_what_the_old_one_was_given(
+    two_primaries, outbox, send
+):
+    """The failover comes between the write and the question whether a replica has it."""
+    old, new = two_primaries
+    with (
+        Link("127.0.0.1", old.port) as address,
+        redis.Redis.from_url(old.url) as at_old,
+        redis.Redis.from_url(new.url) as at_new,
+    ):
+        streams = {Topics(at).create("invoices").keys.stream(0) for at in (at_old, at_new)} | {"receipts"}
+        pool = WatchedPool(host="127.0.0.1", port=address.port)
+
+        def fail_over_after_the_write() -> None:
+            if any(map(at_old.xlen, streams)):
+                pool.after_use = lambda: None
+                address.cut()
+                address.mend(new.port)
+
+        pool.after_use = fail_over_after_the_write
+        with pytest.raises(NotReplicatedError):
+            ALL_SENDS[send](redis.Redis(connection_pool=pool), outbox)
+
+        assert any(map(at_old.xlen, streams))
+        assert not any(map(at_new.xlen, streams))
+        assert outbox[1].waiting(outbox[0]) == 3
+        # The next one writes to it again.
+        Topics(at_old).delete("invoices")
+        at_old.delete("receipts")

@@ -95,5 +95,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One session on one worker of `pytest -n`: a Java process for each would cost more than it gains."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and item.get_closest_marker("xdist_group") is None:
+        if item.path.is_relative_to(here) and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group("spark"))

@@ -22,6 +22,7 @@ class WorkerSettings:
 
     functions = (book,)
     redis_settings = RedisSettings.from_dsn(effects.REDIS_URL)
+    max_jobs = effects.CONCURRENCY or 10
 
 
 async def enqueue(total: int) -> None:

@@ -9,9 +9,13 @@ from celery import Celery
 
 from benchmarks.peers.systems import effects
 
-app = Celery("peers", broker=effects.REDIS_URL)
+app = Celery("peers", broker=effects.REDIS_URL, backend=effects.REDIS_URL if effects.HAS_RESULTS else None)
 is_late = os.environ.get("PEERS_LATE") == "1"
-app.conf.update(task_acks_late=is_late, task_reject_on_worker_lost=is_late, task_ignore_result=True)
+app.conf.update(
+    task_acks_late=is_late,
+    task_reject_on_worker_lost=is_late,
+    task_ignore_result=not effects.HAS_RESULTS,
+)
 
 
 @app.task(name="book")

@@ -9,7 +9,8 @@ from streaq import Worker
 
 from benchmarks.peers.systems import effects
 
-worker = Worker(redis_url=effects.REDIS_URL)
+_options = {} if effects.CONCURRENCY is None else {"concurrency": effects.CONCURRENCY}
+worker = Worker(redis_url=effects.REDIS_URL, **_options)
 
 
 @worker.task

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from taskiq_redis import RedisStreamBroker
+from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
 
 from benchmarks.peers.systems import effects
 
 broker = RedisStreamBroker(url=effects.REDIS_URL)
+if effects.HAS_RESULTS:
+    broker = broker.with_result_backend(RedisAsyncResultBackend(effects.REDIS_URL))
 
 
 @broker.task(task_name="book")

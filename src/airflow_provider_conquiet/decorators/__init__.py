@@ -1,1 +1,1 @@
-"""`@task.drain` and `@task.enqueue`."""
+"""`@task.drain`, `@task.enqueue` and `@task.conquiet_task`."""

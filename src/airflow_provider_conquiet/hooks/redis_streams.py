@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Self
 
 from airflow.providers.common.compat.sdk import get_hook_lineage_collector
@@ -20,6 +19,7 @@ from airflow_provider_conquiet.hooks.server import Server
 from conquiet import BacklogStats, DbError, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
 from conquiet.mq import Message, Producer, Topic, TopicError, Topics
 from conquiet.queue import AsyncClient, Client, open_async_client, open_client, peek_backlog
+from conquiet.queue.backlog import COUNT_LIMIT
 
 Payload = dict[str, Any]
 
@@ -60,11 +60,15 @@ class RedisStreamsHook(BaseHook):
 
     async def get_async_conn(self) -> AsyncClient:
         """A new asyncio client that the caller closes; asks for the connection without blocking the loop."""
+        return open_async_client((await self.aserver()).url)
+
+    async def aserver(self) -> Server:
+        """As `server`, without blocking the event loop."""
         connection = await self.aget_connection(self.redis_streams_conn_id)
         # Airflow 3.3 and later would block the loop for the plain one, to mask secrets.
         asynchronous = getattr(connection, "aextra_dejson", None)
         extra = connection.extra_dejson if asynchronous is None else await asynchronous()
-        return open_async_client(Server.of_connection(connection, extra).url)
+        return Server.of_connection(connection, extra)
 
     def queue(self, stream: str, group: str, consumer: str, **config: int) -> RedisStreamsQueue:
         """The queue of one stream and group; `config` as in `QueueConfig`."""
@@ -138,7 +142,7 @@ class RedisStreamsHook(BaseHook):
         self.record_output(topic)
         return ids
 
-    def backlog(self, stream: str, group: str, *, count_limit: int = 1_000) -> BacklogStats:
+    def backlog(self, stream: str, group: str, *, count_limit: int = COUNT_LIMIT) -> BacklogStats:
         """The backlog of a group, as of `peek_backlog`; creates neither stream nor group."""
         return peek_backlog(self.get_conn(), stream=stream, group=group, count_limit=count_limit)
 
@@ -189,9 +193,7 @@ class RedisStreamsHook(BaseHook):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     @cached_property

@@ -84,7 +84,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The URL that `conquiet.queue.open_client` opens; it holds the password."""
+        """The URL that `conquiet.queue.open_client` opens, with the password."""
         scheme, hosts, path = "rediss" if self.tls else "redis", self.hosts[0], f"/{self.db}"
         if self.mode != "standalone":
             scheme += f"+{self.mode}"

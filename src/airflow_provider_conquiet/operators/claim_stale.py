@@ -23,8 +23,8 @@ class ClaimStaleOperator(HandlingOperator):
     The arguments of `HandlingOperator`, and:
 
     Args:
-        min_idle_ms: the queue's `claim_idle_ms`, a minute, unless given; longer than the longest handler, or
-            it claims messages that are being handled.
+        min_idle_ms: the queue's `claim_idle_ms` unless given; longer than the longest handler, or it claims
+            messages that are being handled.
     """
 
     template_fields: Sequence[str] = (*HandlingOperator.template_fields, "min_idle_ms")

@@ -1,4 +1,4 @@
-"""DrainOperator: a bounded drain of a stream, or of one partition of a topic."""
+"""DrainOperator: a bounded drain of a stream, of a topic, or of one of its partitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import AirflowSkipException, conf
 
 from airflow_provider_conquiet.arguments import failing_at_once, number
-from airflow_provider_conquiet.drains import PartitionDrain, StreamDrain, TaskDrain
+from airflow_provider_conquiet.drains import PartitionDrain, StreamDrain, TaskDrain, TopicDrain
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.handling import HandlingOperator
 from airflow_provider_conquiet.reports import Report
@@ -17,6 +17,7 @@ from airflow_provider_conquiet.task_try import TaskTry
 from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
 from conquiet.consume import Handler
 from conquiet.mq import PartitionBusyError, RetryPolicy
+from conquiet.mq.own.drain_topic import Until
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,9 +29,11 @@ class DrainOperator(HandlingOperator):
     The arguments of `HandlingOperator`, and:
 
     Args:
-        topic, partition: instead of `stream`; the partition is leased while it is drained, and failed
-            messages are retried and dead-lettered by `message_retry`.
-        on_busy: what a task does if another consumer owns its partition: "skip", or "fail" and be retried.
+        topic, partition: instead of `stream`; without a partition, all of them in turn. A partition is leased
+            while it is drained, and failed messages are retried and dead-lettered by `message_retry`.
+        until: of a whole topic, what ends the drain besides the limits: "idle", "settled" (no retry waits) or
+            "empty" (no delayed message does); as in `drain_topic`.
+        on_busy: what a task does if other consumers own all that it drains: "skip", or "fail" and be retried.
         message_retry: how failed messages of a topic are retried; unused for a stream.
         skip_on_empty: skip the task if there was no message.
         deferrable: while there is no backlog, and in a topic no retry or delayed message that is due, wait in
@@ -48,6 +51,7 @@ class DrainOperator(HandlingOperator):
         handler: str | Handler,
         topic: str | None = None,
         partition: int | None = None,
+        until: Until = "idle",
         on_busy: Literal["skip", "fail"] = "skip",
         message_retry: RetryPolicy | None = None,
         skip_on_empty: bool = False,
@@ -57,13 +61,19 @@ class DrainOperator(HandlingOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(group=group, handler=handler, **kwargs)
-        if (self.stream is None) == (topic is None) or (topic is None) != (partition is None):
+        is_whole_topic = topic is not None and partition is None
+        if (self.stream is None) == (topic is None) or (topic is None and partition is not None):
             raise ValueError(
-                f"task {self.task_id!r} drains a stream, or one partition of a topic; got "
+                f"task {self.task_id!r} drains a stream, a topic, or one partition of a topic; got "
                 f"stream={self.stream!r}, topic={topic!r}, partition={partition!r}"
+            )
+        if until not in ("idle", "settled", "empty") or (until != "idle" and not is_whole_topic):
+            raise ValueError(
+                f"until is 'idle', 'settled' or 'empty', the last two for a whole topic, got {until!r}"
             )
         self.topic = topic
         self.partition = partition
+        self.until = until
         self.on_busy = on_busy
         self.message_retry = message_retry
         self.skip_on_empty = skip_on_empty
@@ -72,18 +82,16 @@ class DrainOperator(HandlingOperator):
         self.wait_timeout = wait_timeout
 
     def task_drain(self, hook: RedisStreamsHook, task_try: TaskTry) -> TaskDrain:
-        """The stream, or the partition of the topic."""
+        """The stream, the topic, or the partition of the topic."""
         arguments = self.drain_arguments(hook, task_try)
         if self.topic is None:
             return StreamDrain(stream=str(self.stream), **arguments)
+        arguments |= {"topic": hook.topic(self.topic), "retry": self.message_retry or RetryPolicy()}
+        if self.partition is None:
+            return TopicDrain(stream=self.topic, until=self.until, **arguments)
         partition = number("partition", self.partition, int)
-        return PartitionDrain(
-            stream=hook.partition_stream(self.topic, partition),
-            topic=hook.topic(self.topic),
-            partition=partition,
-            retry=self.message_retry or RetryPolicy(),
-            **arguments,
-        )
+        stream = hook.partition_stream(self.topic, partition)
+        return PartitionDrain(stream=stream, partition=partition, **arguments)
 
     def execute(self, context: Context) -> Report:
         """Drain; with `deferrable` and nothing to drain, wait for a backlog first."""
@@ -91,14 +99,14 @@ class DrainOperator(HandlingOperator):
             return self.execute_complete(context)
         with failing_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
             drain = self.task_drain(hook, TaskTry.of_context(context))
-            backlog = hook.backlog(drain.stream, drain.group)
+            backlog = drain.backlog()
         if backlog.lag != 0 or backlog.pending:
             report = self.drain_once(context)
             # What is pending may be in flight at other consumers, or wait for its retry.
             if report["read"]:
                 return report
         trigger = BacklogTrigger(
-            stream=drain.stream,
+            **({"topic": self.topic} if type(drain) is TopicDrain else {"stream": drain.stream}),
             group=self.group,
             redis_streams_conn_id=self.redis_streams_conn_id,
             poll_interval_s=self.poll_interval_s,

@@ -134,7 +134,6 @@ class HandlingOperator(BaseOperator):
                 drain = self.task_drain(hook, task_try)
             hook.record_input(drain.source)
             done = drain.run(handler, engine)
-            backlog = hook.backlog(drain.stream, drain.group)
-            report = drain_report(done, consumer=task_try.consumer_name, backlog=backlog)
+            report = drain_report(done, consumer=task_try.consumer_name, backlog=drain.backlog())
             update_outlets(context, self.outlets, hook.asset_uri(drain.source), report)
         return report

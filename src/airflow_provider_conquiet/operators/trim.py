@@ -1,4 +1,4 @@
-"""TrimOperator: removes old entries, never one that some group has not finished."""
+"""TrimOperator: removes old entries, never one that some group has not finished, or old dead letters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow_provider_conquiet.arguments import failing_at_once, number, stream_or_topic
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.reports import Report
-from conquiet.mq import MqAdmin
+from conquiet.mq import DeadLetterPolicy, DeadLetters, MqAdmin
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,6 +23,7 @@ class TrimOperator(BaseOperator):
         stream, topic: one of the two.
         retention_length: entries to keep in each stream.
         retention_ms: age below which entries are kept; without both, the topic's own policy counts.
+        dead_letters: trim the dead letters instead of the messages.
         redis_streams_conn_id: a connection of type `redis_streams`.
     """
 
@@ -42,6 +43,7 @@ class TrimOperator(BaseOperator):
         topic: str | None = None,
         retention_length: int | str | None = None,
         retention_ms: int | str | None = None,
+        dead_letters: bool = False,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -51,10 +53,11 @@ class TrimOperator(BaseOperator):
         self.topic = topic
         self.retention_length = retention_length
         self.retention_ms = retention_ms
+        self.dead_letters = dead_letters
         self.redis_streams_conn_id = redis_streams_conn_id
 
     def execute(self, context: Context) -> Report:
-        """Trim, and return how many entries were removed, in sum and by partition."""
+        """Trim, and return how many entries were removed, of messages also by partition."""
         name = str(self.topic or self.stream)
         with failing_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
             keep: dict[str, Any] = {
@@ -62,6 +65,11 @@ class TrimOperator(BaseOperator):
                 for field in ("retention_length", "retention_ms")
                 if getattr(self, field) is not None
             }
+            if self.dead_letters:
+                letters = DeadLetters(hook.topic(name))
+                removed = letters.trim(DeadLetterPolicy(**keep) if keep else None)
+                self.log.info("deleted %s dead letters of %r, neither replayed nor purged", removed, name)
+                return {"name": name, "removed": removed}
             trims = MqAdmin(hook.get_conn()).trim(name, **keep)
         for trim in trims:
             if trim.missing_groups:

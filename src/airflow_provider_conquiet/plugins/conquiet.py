@@ -9,7 +9,7 @@ class ConquietPlugin(AirflowPlugin):
     """Shows that the provider is loaded, and adds nothing to a process that does not use it.
 
     Triggers, queues and assets are registered by `get_provider_info`. There is no web page: Airflow serves
-    the pages of plugins to anybody, logged in or not.
+    the pages of plugins without a login.
     """
 
     name = "conquiet"

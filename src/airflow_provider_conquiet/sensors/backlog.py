@@ -18,6 +18,8 @@ from conquiet.mq import total_backlog
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+_DEFAULTS = Thresholds()
+
 
 class BacklogSensor(BaseSensorOperator):
     """Succeeds when a threshold is reached and returns names, counts and an age; only reads.
@@ -39,9 +41,9 @@ class BacklogSensor(BaseSensorOperator):
         group: str,
         stream: str | None = None,
         topic: str | None = None,
-        min_lag: int | None = 1,
-        min_pending: int | None = None,
-        min_age_s: float | None = None,
+        min_lag: int | None = _DEFAULTS.min_lag,
+        min_pending: int | None = _DEFAULTS.min_pending,
+        min_age_s: float | None = _DEFAULTS.min_age_s,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
         **kwargs: Any,
@@ -56,7 +58,6 @@ class BacklogSensor(BaseSensorOperator):
         self.redis_streams_conn_id = redis_streams_conn_id
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Read the backlog once."""
         kind, name = stream_or_topic(self.stream, self.topic)
         with RedisStreamsHook(self.redis_streams_conn_id) as hook:
             with failing_at_once():

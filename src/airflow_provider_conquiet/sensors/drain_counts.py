@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
 from datetime import timedelta
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Engine,
-    MetaData,
-    String,
-    Table,
-    Text,
-    delete,
-    func,
-    insert,
-    inspect,
-    select,
-)
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, Text, delete, func, insert, select
 
-from conquiet import DbError, DbSession, QueueMessage
+from conquiet import DbSession, QueueMessage
+from conquiet.db.tables import create_table, digest_of, now_ms
 
 _counts = Table(
     "conquiet_drain_counts",
     MetaData(),
-    # Digests: names may be longer than an index allows.
     Column("sensor_key", String(64), primary_key=True),
     Column("message_key", String(64), primary_key=True),
     Column("sensor", Text, nullable=False),
@@ -43,15 +27,11 @@ class DrainCounts:
 
     def __init__(self, sensor: str) -> None:
         self._sensor = sensor
-        self._sensor_key = _digest(sensor)
+        self._sensor_key = digest_of(sensor)
 
     def create_table(self, engine: Engine) -> None:
         """Create the table unless it is there; of two sensors that try at once, both succeed."""
-        try:
-            _counts.create(engine, checkfirst=True)
-        except SQLAlchemyError as error:
-            if not inspect(engine).has_table(_counts.name):
-                raise DbError(f"table {_counts.name} could not be created: {error}") from error
+        create_table(_counts, engine)
 
     def total(self, engine: Engine) -> int:
         """How many messages this sensor has handled so far."""
@@ -73,25 +53,17 @@ class DrainCounts:
             "sensor_key": self._sensor_key,
             "message_key": _message_key(msg),
             "sensor": self._sensor,
-            "counted_at_ms": _now_ms(),
+            "counted_at_ms": now_ms(),
         }
         session.execute(insert(_counts), row)
 
     def purge(self, engine: Engine, older_than: timedelta) -> None:
         """Forget counts, of all sensors, that no retry will ask for any more."""
-        cutoff_ms = _now_ms() - int(older_than.total_seconds() * 1000)
+        cutoff_ms = now_ms() - int(older_than.total_seconds() * 1000)
         with DbSession(engine) as session:
             session.execute(delete(_counts).where(_counts.c.counted_at_ms < cutoff_ms))
 
 
 def _message_key(msg: QueueMessage) -> str:
-    return _digest(msg.stream, msg.group, msg.id)
-
-
-def _digest(*parts: str) -> str:
-    # Lengths first, so that ("a:b", "c") and ("a", "b:c") differ.
-    return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    # As the inbox does: after a failover a new message may have the entry id of one that was lost.
+    return digest_of(msg.group, *msg.identity)

@@ -88,14 +88,10 @@ class MessageSensor(BaseSensorOperator):
                     except ValueError:
                         # A malformed entry cannot match; the drain of the stream reports it.
                         continue
-                    if match(payload) if match else self._is_equal(payload):
+                    if match(payload) if match else {**payload, **(self.equals or {})} == payload:
                         if store is not None:
                             store.delete(_STATE)
                         return PokeReturnValue(True, {"stream": self.stream, "id": after})
         if store is not None:
             store.set(_STATE, {"try": try_number, "after": after})
         return PokeReturnValue(False)
-
-    def _is_equal(self, payload: dict[str, Any]) -> bool:
-        wanted = self.equals or {}
-        return all(name in payload and payload[name] == value for name, value in wanted.items())

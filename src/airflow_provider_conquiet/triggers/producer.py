@@ -16,10 +16,14 @@ from redis.exceptions import RedisError
 from airflow_provider_conquiet.triggers.backlog import LONGEST_RETRY_S
 from airflow_provider_conquiet.triggers.watched_stream import Watch, WatchedStream
 from conquiet import ConquietError, QueueMessage
+from conquiet.queue.batch_size import BATCH_BYTES
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+#: What may be in flight, whatever its number.
+_MAX_BYTES = 4 * BATCH_BYTES
 
 
 @dataclass(slots=True)
@@ -27,7 +31,7 @@ class Received:
     """One message on its way through Airflow, seen by the producer and by the trigger."""
 
     msg: QueueMessage
-    #: How many triggers have certainly handed their event over, or decided against one.
+    #: How many triggers have handed their event over, or decided against one.
     passed: int = 0
     #: Why a trigger refused it.
     refusal: str = ""
@@ -36,15 +40,17 @@ class Received:
 class MessageProducer(SharedStreamProducer):
     """Reads messages and acks each one after Airflow has stored its event; lives as long as its watcher.
 
-    What is read and not settled is bounded by `max_in_flight`. A message whose event was not stored stays
-    pending and is read again. While Redis is unavailable it waits, and keeps what could not be settled.
+    What is read and not settled is bounded by `max_in_flight`, and to 32 MiB. A message whose event was not
+    stored stays pending and is read again. While Redis is unavailable it waits, and keeps what could not be
+    settled.
     """
 
     def __init__(self, watch: Watch, *, max_in_flight: int) -> None:
         self._stream = WatchedStream(watch)
         self._max_in_flight = max_in_flight
-        #: Read and not settled, by id: waiting to be yielded, or in flight.
-        self._taken: dict[str, Received] = {}
+        #: Read and not settled: waiting to be yielded, or in flight. Not by entry id, which a failover may
+        #: give to a new message meanwhile.
+        self._taken: dict[tuple[str, str], Received] = {}
         self._waiting: deque[Received] = deque()
         self._unsettled: list[tuple[Received, AdvanceOutcome]] = []
         self._has_room = asyncio.Event()
@@ -55,17 +61,17 @@ class MessageProducer(SharedStreamProducer):
         """Yield messages for ever; the second of each pair is the handle for `advance`."""
         retry_s = 0.0
         while True:
-            while (room := self._max_in_flight - len(self._taken) + len(self._waiting)) <= 0:
+            while (room := self._room()) <= 0:
                 self._has_room.clear()
                 await self._has_room.wait()
             try:
                 await self._settle()
                 for msg in [] if self._waiting else await self._in_thread(self._stream.take, room):
-                    if msg.id in self._taken:
+                    if msg.identity in self._taken:
                         # Delivered again while in flight: its delivery count is another now.
-                        self._taken[msg.id].msg = msg
+                        self._taken[msg.identity].msg = msg
                     else:
-                        self._taken[msg.id] = received = Received(msg)
+                        self._taken[msg.identity] = received = Received(msg)
                         self._waiting.append(received)
             except (ConquietError, RedisError, OSError) as error:
                 retry_s = min(2 * retry_s or 1.0, LONGEST_RETRY_S)
@@ -115,7 +121,14 @@ class MessageProducer(SharedStreamProducer):
             self._unsettled = settling + self._unsettled
             raise
         for received, _ in settling:
-            self._taken.pop(received.msg.id, None)
+            self._taken.pop(received.msg.identity, None)
+
+    def _room(self) -> int:
+        """How many messages may be handed over now."""
+        waiting = sum(len(received.msg.data) for received in self._waiting)
+        if sum(len(received.msg.data) for received in self._taken.values()) - waiting >= _MAX_BYTES:
+            return 0
+        return self._max_in_flight - len(self._taken) + len(self._waiting)
 
     async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)

@@ -6,9 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
 from conquiet import BacklogStats
-
-#: How many entries are counted where the server does not know the lag.
-_COUNT_LIMIT = 1_000
+from conquiet.queue.backlog import COUNT_LIMIT
 
 
 class ThresholdArguments(TypedDict, total=False):
@@ -41,11 +39,10 @@ class Thresholds:
 
     @property
     def count_limit(self) -> int:
-        """How far entries must be counted so that an unknown lag certainly reaches `min_lag`."""
-        return max(_COUNT_LIMIT, self.min_lag or 0)
+        """How far entries must be counted so that a lag that is still unknown is above `min_lag`."""
+        return max(COUNT_LIMIT, self.min_lag or 0)
 
     def are_reached_by(self, backlog: BacklogStats) -> bool:
-        """Whether any threshold is reached."""
         if self.min_lag is not None and (backlog.lag is None or backlog.lag >= self.min_lag):
             return True
         if self.min_pending is not None and backlog.pending >= self.min_pending:

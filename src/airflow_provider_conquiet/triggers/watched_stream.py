@@ -7,21 +7,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from redis.exceptions import RedisError
-
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from conquiet import ConquietError, DeadLetter, MalformedEntryError, QueueMessage, RedisStreamsQueue
 from conquiet.consume.outcome import Settlement
 from conquiet.consume.stream_channel import StreamChannel
 from conquiet.logs import MessageLog, message_fields
+from conquiet.queue.config import CLAIM_IDLE_MS
+from conquiet.queue.scripts import create_group
 
 log = MessageLog(logging.getLogger(__name__))
 
 #: Short, so that acks, which share the thread, do not wait long.
 _BLOCK_MS = 500
-_PAGE = 100
-#: The most that one pass over pending messages takes; the next pass goes on.
-_MAX_PAGES = 20
 #: A consumer that reads is seen by the server twice a second; one that was not seen for this long is dead.
 _DEAD_AFTER_MS = 10_000
 
@@ -50,7 +47,7 @@ class Watch:
     #: How often pending messages are read again whose event was not stored.
     reread_s: float = 30.0
     #: What another consumer left pending for this long is taken over: this watcher had other arguments once.
-    take_over_ms: int = 60_000
+    take_over_ms: int = CLAIM_IDLE_MS
 
 
 class WatchedStream:
@@ -65,19 +62,26 @@ class WatchedStream:
         self._hook = RedisStreamsHook(watch.redis_streams_conn_id)
         self._queue: RedisStreamsQueue | None = None
         self._from_end = watch.from_end
+        #: A pass over pending messages, from one call to the next, and when the next one begins.
+        self._pass: StreamChannel | None = None
         self._next_pass = 0.0
 
     def take(self, count: int) -> list[QueueMessage]:
-        """Pending messages when it is their time, else up to `count` new ones; waits a moment for them."""
+        """Pending messages when it is their time, else up to `count` new ones; waits a moment for them.
+
+        Of large messages fewer come.
+        """
         queue = self._opened()
-        if time.monotonic() >= self._next_pass:
+        if self._pass is None and time.monotonic() >= self._next_pass:
             self._check_is_alone(queue)
-            pending = self._take_pending(queue)
-            self._next_pass = time.monotonic() + self._watch.reread_s
+            self._pass = self._channel(queue)
+        if self._pass is not None:
+            pending = self._take_pending(self._pass, count)
             if pending:
                 return pending
+            self._pass, self._next_pass = None, time.monotonic() + self._watch.reread_s
         try:
-            return queue.read(_BLOCK_MS, count)
+            return queue.ack_and_read((), _BLOCK_MS, count)
         except MalformedEntryError as error:
             channel = self._channel(queue)
             for entry in error.entries:
@@ -95,7 +99,7 @@ class WatchedStream:
 
     def close(self) -> None:
         """Close the client; what is pending stays pending."""
-        self._queue = None
+        self._queue = self._pass = None
         self._next_pass = 0.0
         self._hook.close()
 
@@ -103,11 +107,7 @@ class WatchedStream:
         if self._queue is None:
             watch = self._watch
             if self._from_end:
-                try:
-                    self._hook.get_conn().xgroup_create(watch.stream, watch.group, "$", mkstream=True)
-                except RedisError as error:
-                    if not str(error).startswith("BUSYGROUP"):
-                        raise
+                create_group(self._hook.get_conn(), watch.stream, watch.group, after="$")
                 # If the group is deleted later, it begins at the beginning: nothing must be missed then.
                 self._from_end = False
             self._queue = self._hook.queue(watch.stream, watch.group, watch.consumer)
@@ -121,17 +121,14 @@ class WatchedStream:
             if is_alive and (is_first_pass or consumer.name < watch.consumer):
                 raise GroupTakenError(stream=watch.stream, group=watch.group, consumer=consumer.name)
 
-    def _take_pending(self, queue: RedisStreamsQueue) -> list[QueueMessage]:
-        pending: list[QueueMessage] = []
-        channel = self._channel(queue)
-        for _ in range(_MAX_PAGES):
-            delivery = channel.read((), _PAGE, None)
-            if delivery is None:
-                break
-            pending += delivery.messages
+    def _take_pending(self, channel: StreamChannel, count: int) -> list[QueueMessage]:
+        """The next page that has messages; none at the end of the pass."""
+        while (delivery := channel.read((), count, None)) is not None:
             for entry in delivery.malformed:
                 self._dead_letter(channel, channel.decide_malformed(entry), entry.reason)
-        return pending
+            if delivery.messages:
+                return delivery.messages
+        return []
 
     def _channel(self, queue: RedisStreamsQueue) -> StreamChannel:
         """What is pending at this watcher, then what others left; malformed entries are given up at once."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -15,7 +14,7 @@ import typer
 
 from conquiet.cli.exits import ExitCode, UsageError
 from conquiet.cli.output import Output, forget_reader
-from conquiet.logs import JsonFormatter, MaskedFormatter
+from conquiet.logs import log_to_stderr
 from conquiet.settings import Settings
 from conquiet.tracing import enable
 
@@ -77,6 +76,8 @@ class CommandContext:
     """The settings and the output of one command, and what it opens."""
 
     def __init__(self, options: CommonOptions) -> None:
+        #: As they were given.
+        self.options = options
         self.settings = settings = Settings.load(
             config=options.config,
             redis_url=options.url,
@@ -84,10 +85,7 @@ class CommandContext:
             log_format=options.log_format,
         )
         self.output = Output(is_json=options.json)
-        handler = logging.StreamHandler()
-        text = MaskedFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-        handler.setFormatter(JsonFormatter() if settings.log_format == "json" else text)
-        logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+        log_to_stderr(settings.log_level, settings.log_format)
         if settings.is_tracing:
             enable(payload_field=settings.tracing_field)
 

@@ -31,7 +31,7 @@ def group_document(group: GroupStats) -> dict[str, Any]:
 
 def letter_document(letter: DeadLetterRecord) -> dict[str, Any]:
     """One dead letter in full; raw fields as base64, since they need not be text."""
-    names = [field.name for field in fields(letter) if field.name not in ("raw_fields", "envelope")]
+    names = [field.name for field in fields(letter) if field.name not in ("raw_fields", "envelope", "size")]
     raw = (
         None
         if letter.raw_fields is None

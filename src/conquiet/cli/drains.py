@@ -14,7 +14,7 @@ import typer
 from conquiet.cli.context import CommandContext
 from conquiet.cli.exits import ExitCode, UsageError, exit_code_of
 from conquiet.cli.signals import Stopping
-from conquiet.cli.values import duration_option
+from conquiet.cli.values import duration_option, shown_age
 from conquiet.errors import ConquietError, DrainError, text_of
 
 if TYPE_CHECKING:
@@ -91,20 +91,7 @@ class LimitOptions:
         return DrainLimits(should_stop=stopping.is_stopping, **chosen)
 
 
-#: The counts of a report.
-COUNTS = (
-    "read",
-    "handled",
-    "skipped",
-    "failed",
-    "retried",
-    "dead_lettered",
-    "handed_back",
-    "claimed_by_others",
-)
-
-
-def load(reference: str) -> Callable[..., Any]:
+def loaded_handler(reference: str) -> Callable[..., Any]:
     """The handler; modules are also looked for in the current directory, as `python -m` does."""
     from conquiet.consume import load_handler
 
@@ -113,7 +100,7 @@ def load(reference: str) -> Callable[..., Any]:
     return load_handler(reference)
 
 
-def inbox_if(is_used: bool, keep_ms: int | None) -> Any:
+def chosen_inbox(is_used: bool, keep_ms: int | None) -> Any:
     """An inbox, if one is wanted."""
     if not is_used:
         if keep_ms is not None:
@@ -124,7 +111,7 @@ def inbox_if(is_used: bool, keep_ms: int | None) -> Any:
     return Inbox(keep_for=timedelta(milliseconds=keep_ms) if keep_ms else None)
 
 
-def needed(engine: Engine | None) -> Engine:
+def require_engine(engine: Engine | None) -> Engine:
     """The engine; a stream is not drained without one."""
     if engine is None:
         raise UsageError("A stream is drained into a database: --database, or the setting `database_url`.")
@@ -151,20 +138,29 @@ def run_drain(run: Callable[[], DrainReport]) -> tuple[DrainReport, ExitCode]:
     return report, ExitCode.FAILED if has_failed else ExitCode.DONE
 
 
-def run_stream_drain(context: CommandContext, run: Callable[[], DrainReport]) -> ExitCode:
-    """Drain a stream and show the report."""
+def run_and_show(
+    context: CommandContext, kind: str, run: Callable[[], DrainReport], partitions: int | None = None
+) -> ExitCode:
+    """Drain a stream, or so many partitions of a topic, and show the report."""
     report, code = run_drain(run)
-    context.output.show({"kind": "stream", **report.to_dict()}, lambda: print_report(context, report))
-    return code
+    context.output.show({"kind": kind, **report.to_dict()}, lambda: print_report(context, report))
+    return ExitCode.NOT_THERE if len(report.busy) == partitions else code
 
 
 def print_report(context: CommandContext, report: DrainReport) -> None:
     """A line of counts for people, and the first failures."""
-    place = report.stream if report.topic is None else f"{report.topic}[{report.partition}]"
-    counts = {name.replace("_", " "): getattr(report, name) for name in COUNTS}
+    place = report.stream if report.partition is None else f"{report.topic}[{report.partition}]"
+    counts = {name.replace("_", " "): count for name, count in report.counts.items()}
     shown = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count or name == "handled")
     context.output.line(f"{place}/{report.group}: {shown} in {report.seconds:.1f} s ({report.stopped_by})")
     for failure in report.failures[:20]:
         context.output.line(f"  {failure.id} {text_of(failure.error)}")
     if report.failed:
         context.output.line("Failed messages are still pending; see `conquiet pending`.")
+    if report.pending_elsewhere:
+        context.output.line(
+            f"{report.pending_elsewhere:,} messages are pending at other consumers, the oldest for "
+            f"{shown_age(report.elsewhere_idle_ms)}."
+        )
+    if report.busy:
+        context.output.line(f"Owned by other consumers: partition {', '.join(map(str, report.busy))}")

@@ -7,17 +7,43 @@ from typing import Annotated
 import typer
 
 from conquiet import __version__
+from conquiet.cli.commands.beat import beat
 from conquiet.cli.commands.claim_stale import claim_stale
 from conquiet.cli.commands.consumers import list_consumers, prune_consumers
 from conquiet.cli.commands.delayed import cancel_delayed, list_delayed
-from conquiet.cli.commands.dlq import list_letters, purge_letters, replay_letters, show_letter
+from conquiet.cli.commands.dlq import (
+    list_letters,
+    purge_letters,
+    replay_letters,
+    show_letter,
+    trim_letters,
+)
 from conquiet.cli.commands.doctor import doctor
 from conquiet.cli.commands.drain import drain
 from conquiet.cli.commands.enqueue import enqueue
-from conquiet.cli.commands.groups import delete_group, list_groups, reset_group
+from conquiet.cli.commands.groups import create_group, delete_group, list_groups, reset_group
 from conquiet.cli.commands.metrics import serve_metrics
 from conquiet.cli.commands.pending import pending
+from conquiet.cli.commands.queues import list_queues
+from conquiet.cli.commands.schedule import (
+    apply_schedules,
+    delete_schedule,
+    disable_schedule,
+    dry_run_file,
+    enable_schedule,
+    list_schedules,
+    next_times,
+    show_schedule,
+)
 from conquiet.cli.commands.stats import stats
+from conquiet.cli.commands.task_letters import purge_payloads, purge_tasks, retry_tasks
+from conquiet.cli.commands.tasks import (
+    enqueue_task,
+    list_tasks,
+    revoke_tasks,
+    show_result,
+    show_task,
+)
 from conquiet.cli.commands.topics import (
     change_policies,
     create_topic,
@@ -28,6 +54,15 @@ from conquiet.cli.commands.topics import (
 from conquiet.cli.commands.trim import trim
 from conquiet.cli.commands.up import up
 from conquiet.cli.commands.watch import watch
+from conquiet.cli.commands.worker import worker
+from conquiet.cli.commands.workers import (
+    list_workers,
+    pause_queue,
+    ping_workers,
+    resume_queue,
+    set_rate,
+    stop_workers,
+)
 from conquiet.cli.context import Command, command
 from conquiet.cli.failures import ConquietGroup
 
@@ -35,12 +70,15 @@ _COMMANDS: dict[str, Command] = {
     "up": up,
     "enqueue": enqueue,
     "drain": drain,
+    "worker": worker,
+    "beat": beat,
     "claim-stale": claim_stale,
     "stats": stats,
     "pending": pending,
     "trim": trim,
     "watch": watch,
     "doctor": doctor,
+    "queues": list_queues,
 }
 _GROUPS: dict[tuple[str, str], dict[str, Command]] = {
     ("topics", "Topics: named sets of partitions."): {
@@ -52,6 +90,7 @@ _GROUPS: dict[tuple[str, str], dict[str, Command]] = {
     },
     ("groups", "Consumer groups of a topic or stream."): {
         "list": list_groups,
+        "create": create_group,
         "reset": reset_group,
         "delete": delete_group,
     },
@@ -60,12 +99,41 @@ _GROUPS: dict[tuple[str, str], dict[str, Command]] = {
         "show": show_letter,
         "replay": replay_letters,
         "purge": purge_letters,
+        "trim": trim_letters,
     },
     ("delayed", "Messages that wait to be added: sent with a delay, or to be retried as a copy."): {
         "list": list_delayed,
         "cancel": cancel_delayed,
     },
     ("consumers", "Consumers that a group knows."): {"list": list_consumers, "prune": prune_consumers},
+    ("tasks", "Tasks: functions that workers run."): {
+        "enqueue": enqueue_task,
+        "list": list_tasks,
+        "show": show_task,
+        "result": show_result,
+        "revoke": revoke_tasks,
+        "retry": retry_tasks,
+        "purge": purge_tasks,
+        "purge-payloads": purge_payloads,
+    },
+    ("workers", "Workers that run tasks, and the queues that they read."): {
+        "list": list_workers,
+        "ping": ping_workers,
+        "pause": pause_queue,
+        "resume": resume_queue,
+        "rate": set_rate,
+        "stop": stop_workers,
+    },
+    ("schedule", "Schedules: what is enqueued when."): {
+        "list": list_schedules,
+        "show": show_schedule,
+        "apply": apply_schedules,
+        "delete": delete_schedule,
+        "enable": enable_schedule,
+        "disable": disable_schedule,
+        "next": next_times,
+        "dry-run": dry_run_file,
+    },
     ("metrics", "Figures for Prometheus."): {"serve": serve_metrics},
 }
 

@@ -20,7 +20,6 @@ class Stopping:
         return self._has_come.wait(seconds)
 
     def is_stopping(self) -> bool:
-        """Whether a signal came."""
         return self._has_come.is_set()
 
     def __enter__(self) -> Self:

@@ -14,6 +14,18 @@ Names = Annotated[
     typer.Argument(help="Topics or plain streams; without any, every topic.", metavar="[NAME]..."),
 ]
 
+#: Also queues of tasks.
+AllNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Topics, plain streams or queues of tasks; without any, every topic and queue.",
+        metavar="[NAME]...",
+    ),
+]
+Namespace = Annotated[
+    str, typer.Option("--namespace", help="What the keys of queues of tasks begin with.", metavar="NAME")
+]
+
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -46,11 +58,20 @@ def parse_time(text: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
+def parse_position(text: str) -> str | int:
+    """A position in a stream: start, end, an entry id, or a time."""
+    return text if text in ("start", "end", "$") or re.fullmatch(r"\d+-\d+", text) else parse_time(text)
+
+
 def shown_time(milliseconds: int | None) -> str:
     """A time for people, in UTC."""
     if milliseconds is None:
         return "-"
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OSError, OverflowError, ValueError):
+        # Other programs write times, too.
+        return f"{milliseconds:.3g} ms"
 
 
 def shown_age(milliseconds: int | None) -> str:

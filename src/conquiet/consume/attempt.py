@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic
 
-from conquiet.consume.channel import Channel, M
-from conquiet.consume.handling import MessageHandling
+from conquiet.consume.channel import Channel, Handling, M
 from conquiet.consume.outage import Outage
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Settlement
 from conquiet.consume.set_aside import SetAside
@@ -35,7 +37,7 @@ _REFUSED_IN_A_ROW = 3
 class Attempts(Generic[M]):
     """The attempts of one loop, one after the other."""
 
-    def __init__(self, channel: Channel[M], handling: MessageHandling, spans: Spans) -> None:
+    def __init__(self, channel: Channel[M], handling: Handling[M], spans: Spans) -> None:
         self._channel = channel
         self._handling = handling
         self._spans = spans
@@ -49,10 +51,30 @@ class Attempts(Generic[M]):
         self.failed = 0
         self.consumer = channel.where.consumer or ""
         #: The message in the handler, and since when (monotonic); other threads look at both.
-        self.handled: M | None = None
-        self.handled_since = 0.0
+        self.in_handler: M | None = None
+        self.in_handler_since = 0.0
+        #: While a handler runs, another thread may use the channel, with this lock. The loop's own thread has
+        #: it only for a moment at the end, and can have it again: no interrupt in between is a deadlock.
+        self._lock = threading.RLock()
+        self._is_handling = False
 
-    def settlement_of(self, msg: M) -> Settlement:
+    @contextmanager
+    def while_handling(self) -> Iterator[M | None]:
+        """For another thread: the message whose handler runs; its end then waits for the end of the block."""
+        if not self._lock.acquire(blocking=False):
+            yield None
+            return
+        try:
+            yield self.in_handler if self._is_handling else None
+        finally:
+            self._lock.release()
+
+    def end_handling(self) -> None:
+        """No other thread uses the channel any more; again after an interrupt, which may have come before."""
+        with self._lock:
+            self._is_handling = False
+
+    def handle(self, msg: M) -> Settlement:
         """Handle the message, unless it is given up without, and decide what becomes of it.
 
         Raises:
@@ -67,18 +89,18 @@ class Attempts(Generic[M]):
                 self.database.ended()
             if not has_handled:
                 return settlement
-        self.handled_since = time.monotonic()
-        self.handled = msg
+        self.in_handler_since = time.monotonic()
+        self.in_handler = msg
         try:
             traces = active_traces()
             if traces is None:
-                settlement = self._handle(msg, None)
+                settlement = self._run_handler(msg, None)
             else:
                 with self._spans.processing(traces, msg) as processing:
-                    settlement = self._handle(msg, processing)
+                    settlement = self._run_handler(msg, processing)
                     processing.ended(settlement.outcome)
         finally:
-            self.handled = None
+            self.in_handler = None
         self.failed += settlement.kind != "ack"
         if self.aside.messages:
             self.aside.forget(msg.id)
@@ -96,12 +118,15 @@ class Attempts(Generic[M]):
         is_outage = True
         if isinstance(error, WriteRefusedError):
             self._channel.set_aside(msg)
-            waits = f"has waited for {self.aside.add(msg, error, self.handled_since):.1f} s"
+            waits = f"has waited for {self.aside.add(msg, error, self.in_handler_since):.1f} s"
             is_outage = self.database.max_s > 0 or self.aside.refused >= _REFUSED_IN_A_ROW
-            what = "inbox row locked, entry" if isinstance(error, InboxRowLockedError) else what
         else:
             queued.appendleft(msg)
-        if self.database.failed() and is_outage:
+        if isinstance(error, InboxRowLockedError):
+            # However long that lasts: the database answers, and one frozen worker must not end the others.
+            what = "inbox row locked, entry"
+            self.database.ended()
+        elif self.database.failed() and is_outage:
             raise error
         extra = self._spans.log_fields(msg.id)
         _log.warning("%s %s of %s %s: %s", what, msg.id, self._channel, waits, error, extra=extra)
@@ -110,11 +135,17 @@ class Attempts(Generic[M]):
         """What was set aside and is to be tried again, in order."""
         return [msg for due in self.aside.take_due() for msg in self._channel.take_back(due)]
 
-    def _handle(self, msg: M, processing: Processing | None) -> Settlement:
+    def _run_handler(self, msg: M, processing: Processing | None) -> Settlement:
         result: Outcome | Exception
         try:
-            result = self._handling.handle(msg)
+            self._is_handling = True
+            try:
+                result = self._handling.handle(msg)
+            finally:
+                self.end_handling()
         except Exception as error:  # noqa: BLE001 -- the user's; it becomes a settlement that is counted and logged
+            # Again: it may be of a signal that came while the first call waited.
+            self.end_handling()
             self._raise_if_unavailable(msg, error)
             # Else a message that was committed at its last attempt would become a dead letter.
             is_committed = isinstance(error, CommitUnknownError) and self._handling.has_handled(msg)
@@ -125,7 +156,7 @@ class Attempts(Generic[M]):
             processing.failed(result)
         elif processing is not None and isinstance(result, DeadLetter):
             processing.refused(result.reason)
-        return self._channel.decide(msg, result, time.monotonic() - self.handled_since)
+        return self._channel.decide(msg, result, time.monotonic() - self.in_handler_since)
 
     def _raise_if_unavailable(self, msg: M, error: Exception) -> None:
         if isinstance(error, DatabaseUnavailableError):

@@ -1,4 +1,4 @@
-"""Channel: the protocol by which the loop reads and settles messages of a plain stream or a partition."""
+"""Channel: the protocol by which the loop reads and settles messages, wherever they wait."""
 
 from __future__ import annotations
 
@@ -8,25 +8,17 @@ from typing import Any, Protocol, TypeVar
 
 from conquiet.consume.outcome import Outcome, Settlement
 from conquiet.consume.report import Elsewhere
+from conquiet.db.inbox import Identified
 from conquiet.errors import MalformedEntry
-from conquiet.logs import Delivered
 from conquiet.tracing import Where
 
 
-class Message(Delivered, Protocol):
+class Message(Identified, Protocol):
     """One delivery of one message."""
 
     @property
     def payload(self) -> Any:
         """What was sent."""
-
-    @property
-    def attempt(self) -> int:
-        """Deliveries so far, this one included."""
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """By which the inbox knows it: where it is from and its name there, the same for every copy of it."""
 
 
 class EntryMessage(Message, Protocol):
@@ -51,6 +43,32 @@ class Batch(Protocol[M_co]):
     @property
     def malformed(self) -> Sequence[MalformedEntry]:
         """Entries that cannot become messages."""
+
+
+M_contra = TypeVar("M_contra", bound=EntryMessage, contravariant=True)
+
+
+class Handling(Protocol[M_contra]):
+    """What is done with one message, up to its commit; only the loop's thread calls it."""
+
+    def handle(self, msg: M_contra, /) -> Outcome:
+        """Handle and commit; whatever is raised, the message must stay pending."""
+
+    @property
+    def has_inbox(self) -> bool:
+        """Whether it asks the database what was handled before."""
+
+    def has_handled(self, msg: M_contra, /) -> bool:
+        """Whether the inbox has it from an earlier delivery."""
+
+    def is_database_unavailable(self) -> bool:
+        """Whether the database cannot be used now."""
+
+    def release(self) -> None:
+        """Give a kept connection back, as before a wait of unknown length."""
+
+    def purge_inbox(self) -> None:
+        """Take one step of the inbox's retention if it is time."""
 
 
 class Channel(Protocol[M]):
@@ -81,14 +99,14 @@ class Channel(Protocol[M]):
     def can_settle(self) -> bool:
         """Whether settling can still succeed; not after a lost lease, or a call whose reply was lost."""
 
-    def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch[M] | None:
+    def read(self, settlements: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch[M] | None:
         """Settle, then deliver up to `size` messages, in one round trip where the server allows it.
 
         An empty batch: nothing came within `wait_ms`, or within the channel's own time. `None`: nothing
         will come any more.
         """
 
-    def settle(self, settled: Sequence[Settlement]) -> None:
+    def settle(self, settlements: Sequence[Settlement]) -> None:
         """Settle, and mark what was refused."""
 
     def next_message(self, queued: deque[M]) -> M | None:

@@ -36,12 +36,10 @@ class QueueConsumer:
 
     @property
     def config(self) -> QueueConfig:
-        """The queue's configuration."""
         return self.queue.config
 
     @property
     def is_stopping(self) -> bool:
-        """Whether `stop()` was called."""
         return self._is_stopping
 
     def stop(self) -> None:
@@ -52,7 +50,7 @@ class QueueConsumer:
         """Wait for one message, `None` if none came or the consumer is stopping."""
         if self._is_stopping:
             return None
-        return _only(self.queue.read(self.config.block_ms if block_ms is None else block_ms))
+        return _first(self.queue.read(self.config.block_ms if block_ms is None else block_ms))
 
     def iter_messages(self) -> Iterator[QueueMessage]:
         """Yield messages until stopped; ack each one yourself."""
@@ -62,7 +60,6 @@ class QueueConsumer:
                 yield msg
 
     def ack(self, msg: QueueMessage) -> None:
-        """Acknowledge one message."""
         self.queue.ack(msg)
 
     def claim_stale(self, min_idle_ms: int | None = None, count: int = 10) -> list[QueueMessage]:
@@ -102,7 +99,7 @@ class _Running:
         )
         self._spans = Spans(where, config.stream_key)
         self.consumer = config.consumer_name
-        self.handled: QueueMessage | None = None
+        self.in_handler: QueueMessage | None = None
 
     def read(self, consumer: QueueConsumer) -> QueueMessage | None:
         started_ns = time.time_ns()
@@ -111,7 +108,7 @@ class _Running:
         return msg
 
     def handle(self, msg: QueueMessage) -> None:
-        self.handled = msg
+        self.in_handler = msg
         try:
             traces = active_traces()
             if traces is None:
@@ -122,7 +119,7 @@ class _Running:
                     names = {Skipped: "skipped", Ack: "handled"}
                     processing.ended(names.get(type(outcome), "failed"))
         finally:
-            self.handled = None
+            self.in_handler = None
         if isinstance(outcome, Retry | DeadLetter):
             raise MessageRejectedError(msg.id, stream=msg.stream, answer=outcome)
 
@@ -130,19 +127,19 @@ class _Running:
         # After the commit; a crash in between redelivers, the other order would lose.
         started_ns = time.time_ns()
         if consumer.is_stopping or self._spans.are_on:
-            settled = [Settlement("ack", done.id, done.delivery_count)]
+            settlements = [Settlement("ack", done.id, done.delivery_count)]
             try:
                 self._queue.ack_ids([done.id])
             except Exception as error:
-                self._spans.settled(settled, started_ns, str(error))
+                self._spans.settled(settlements, started_ns, str(error))
                 raise
-            self._spans.settled(settled, started_ns)
+            self._spans.settled(settlements, started_ns)
             return self.read(consumer)
         # The server acks before it waits for the next one: one round trip less for each message.
-        msg = _only(self._queue.ack_and_read([done.id], consumer.config.block_ms))
+        msg = _first(self._queue.ack_and_read([done.id], consumer.config.block_ms))
         self._spans.received([] if msg is None else [msg], started_ns)
         return msg
 
 
-def _only(messages: list[QueueMessage]) -> QueueMessage | None:
+def _first(messages: list[QueueMessage]) -> QueueMessage | None:
     return messages[0] if messages else None

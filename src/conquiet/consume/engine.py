@@ -1,23 +1,23 @@
-"""The engine: the one loop under every drain and every consumer of a topic."""
+"""The engine: the one loop under every drain, every consumer of a topic and every worker."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from operator import attrgetter
 from typing import Generic
 
 from conquiet.consume.attempt import Attempts
-from conquiet.consume.channel import Channel, M
-from conquiet.consume.handling import MessageHandling
+from conquiet.consume.channel import Channel, Handling, M
+from conquiet.consume.gate import Gate
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.outcome import Settlement
 from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.spans import Spans
 from conquiet.consume.tally import Tally
+from conquiet.consume.unsettled import Unsettled
 from conquiet.errors import ConquietError, DatabaseUnavailableError
 from conquiet.logs import MessageLog, naming_messages_of
 from conquiet.masking import mask
@@ -25,14 +25,12 @@ from conquiet.queue.batch_size import BatchSize
 
 _log = MessageLog(logging.getLogger(__name__))
 
-#: A handled message is settled within this time, or as soon as the handler that runs then has ended.
-_SETTLE_WITHIN_S = 0.1
-_IS_REFUSED = attrgetter("is_refused")
 _WHAT_FOLLOWS = {
     "leave": "stays pending",
     "retry": "will be retried",
     "requeue": "will be retried as a copy",
     "dead_letter": "becomes a dead letter",
+    "hand_back": "will be tried again as the same attempt",
 }
 
 
@@ -44,29 +42,21 @@ class DrainLoop(Generic[M]):
     """
 
     def __init__(
-        self,
-        channel: Channel[M],
-        handling: MessageHandling,
-        limits: DrainLimits,
-        *,
-        gate: threading.Event | None = None,
+        self, channel: Channel[M], handling: Handling[M], limits: DrainLimits, *, gate: Gate | None = None
     ) -> None:
         self._channel = channel
         self._handling = handling
         self._limits = limits
-        #: Cleared while the consumer is paused.
-        self._gate = gate
+        self._gate = gate or Gate()
+        #: Whether others wait for a connection of the database, too.
+        self._is_consumer = gate is not None
         self._spans = Spans(channel.where, channel.stream)
         self._sizes = BatchSize(limits.batch_size, adapts=channel.is_shared)
         self._tally = Tally(limits, keeps_failures=gate is None)
-        #: Other threads look at the message in its handler.
         self.attempts = Attempts(channel, handling, self._spans)
         self._is_stopping = False
-        #: Read and not begun, in order.
         self._queued: deque[M] = deque()
-        #: Decided and not settled.
-        self._unsettled: list[Settlement] = []
-        self._unsettled_since = 0.0
+        self._unsettled = Unsettled(channel, self._spans, self._tally)
         #: Whether the last read brought less than was asked for: the next one may wait.
         self._may_wait = True
 
@@ -90,6 +80,7 @@ class DrainLoop(Generic[M]):
                     self.attempts.aside.raise_first()
                 self._finish()
         except BaseException as error:
+            self.attempts.end_handling()
             self._finish_after(error)
             raise
         report = self._tally.report(self._channel, stopped_by, len(self._queued))
@@ -97,7 +88,20 @@ class DrainLoop(Generic[M]):
             raise self._tally.error(report) from self._tally.failures[0].error
         return report
 
+    def settle_while_handling(self, msg: M, then: Callable[[], object]) -> bool:
+        """For another thread: while the handler of a message runs, settle what is before it, and do `then`.
+
+        `False`: the handler has ended, nothing was done. After a `QueueError` the loop settles it.
+        """
+        with self.attempts.while_handling() as handled:
+            if handled is not msg:
+                return False
+            self._unsettled.settle()
+            then()
+        return True
+
     def _work(self) -> StopReason:
+        has_gate = self._gate.has_limit
         while (reason := self._reason_to_stop()) is None:
             if self._wait_if_blocked():
                 continue
@@ -109,13 +113,23 @@ class DrainLoop(Generic[M]):
                 return "idle"
             begun = time.monotonic()
             while self._queued and self._reason_to_stop() is None and not self._wait_if_blocked():
-                msg = self._channel.next_message(self._queued)
-                if msg is not None:
-                    begin = self._channel.begin(msg)
-                    if begin is None or self._has_effect(begin):
-                        self._handle(msg)
-                if self._unsettled and time.monotonic() - self._unsettled_since > _SETTLE_WITHIN_S:
-                    self._settle()
+                if has_gate and not self._gate.enter(self._should_not_begin, self._give_way):
+                    continue
+                try:
+                    msg = self._channel.next_message(self._queued)
+                    if msg is not None:
+                        begin = self._channel.begin(msg)
+                        if begin is not None:
+                            # With those before it: they are settled if this one kills the process.
+                            self._unsettled.add(begin)
+                            self._unsettled.settle()
+                        if begin is None or not begin.is_refused:
+                            self._handle(msg)
+                finally:
+                    if has_gate:
+                        self._gate.leave()
+                if self._unsettled.are_overdue:
+                    self._unsettled.settle()
             if read == size:
                 self._sizes.took(time.monotonic() - begun)
         return reason
@@ -125,28 +139,34 @@ class DrainLoop(Generic[M]):
 
     def _wait_if_blocked(self) -> bool:
         """Wait for a moment if the consumer is paused or the database is unavailable."""
-        is_paused = self._gate is not None and not self._gate.is_set()
-        if not is_paused and (not self.attempts.database.is_on or self.attempts.database.is_time_to_try()):
+        database = self.attempts.database
+        if not self._gate.is_paused and (not database.is_on or database.is_time_to_try()):
             return False
-        self._handling.release()
-        self._settle()
+        self._give_way()
         time.sleep(0.02)
         return True
+
+    def _give_way(self) -> None:
+        # Before a wait that may be long: what was committed is settled, and others may use the connection.
+        self._handling.release()
+        self._unsettled.settle()
+
+    def _should_not_begin(self) -> bool:
+        return self._gate.is_paused or self._reason_to_stop() is not None
 
     def _read(self, size: int) -> int | None:
         """Settle, read up to `size` messages, and return how many entries came; `None` at the end."""
         self._handling.purge_inbox()
-        if self._may_wait or self._gate is not None:
+        if self._may_wait or self._is_consumer:
             # Not only before a wait: with fewer connections than threads, busy ones take turns.
             self._handling.release()
         if self._spans.are_on:
             # Else the wait for new messages would be a part of the ack's span.
-            self._settle()
-        if self._limits.max_messages is not None:
-            size = min(size, self._limits.max_messages - self._tally.taken)
+            self._unsettled.settle()
+        size = self._tally.most_to_read(size)
         started, started_ns = time.monotonic(), time.time_ns()
-        batch = self._channel.read(self._unsettled, size, self._tally.longest_wait_ms(started))
-        self._record_settled(started_ns)
+        batch = self._channel.read(self._unsettled.settlements, size, self._tally.longest_wait_ms(started))
+        self._unsettled.record(started_ns)
         if batch is None:
             return None
         count = self._tally.read(batch, started, is_caught_up=self._channel.is_caught_up)
@@ -158,15 +178,9 @@ class DrainLoop(Generic[M]):
             self._record_decision(self._channel.decide_malformed(entry), entry.delivery_count)
         return count
 
-    def _has_effect(self, begin: Settlement) -> bool:
-        # In one call with those before it: if this message kills the process, they are settled.
-        self._unsettled.append(begin)
-        self._settle()
-        return not begin.is_refused
-
     def _handle(self, msg: M) -> None:
         try:
-            settlement = self.attempts.settlement_of(msg)
+            settlement = self.attempts.handle(msg)
         except DatabaseUnavailableError as error:
             self.attempts.put_back(msg, error, self._queued)
             return
@@ -185,33 +199,15 @@ class DrainLoop(Generic[M]):
             raise settlement.error
 
     def _record_decision(self, settlement: Settlement, attempt: int) -> None:
-        if not self._unsettled:
-            self._unsettled_since = time.monotonic()
-        self._unsettled.append(settlement)
+        self._unsettled.add(settlement)
         self._tally.decided(settlement)
         if settlement.error is not None or settlement.kind == "dead_letter":
             _log_failure(settlement, self._channel, attempt, self._spans)
 
-    def _settle(self) -> None:
-        if self._unsettled:
-            started_ns = time.time_ns()
-            try:
-                self._channel.settle([one for one in self._unsettled if not one.is_done])
-            except Exception as error:
-                self._spans.settled(self._unsettled, started_ns, str(error))
-                raise
-            self._record_settled(started_ns)
-
-    def _record_settled(self, started_ns: int) -> None:
-        settled, self._unsettled = self._unsettled, []
-        for settlement in filter(_IS_REFUSED, settled):
-            self._tally.refused(settlement)
-        self._spans.settled(settled, started_ns)
-
     def _finish(self) -> None:
         try:
             # First: a committed message must not be claimed as if it were not.
-            self._settle()
+            self._unsettled.settle()
         finally:
             self._queued.extendleft(reversed(self.attempts.aside.take_all()))
             if self._channel.can_settle:
@@ -225,13 +221,12 @@ class DrainLoop(Generic[M]):
                 self._finish()
         except ConquietError as also:
             notes.append(f"and what was read could not be settled and handed back: {also}")
-        for settlement in self._unsettled:
+        for settlement in self._unsettled.settlements:
             self._tally.unsettled(settlement)
         report = self._tally.report(self._channel, "error", len(self._queued))
-        notes.append(f"drain report: {report.to_json()}")
         # A user's exception class may refuse notes and attributes; it must leave all the same.
         with suppress(Exception):
-            for note in notes:
+            for note in (*notes, f"drain report: {report.to_json()}"):
                 error.add_note(note)
             error.drain_report = report  # type: ignore[attr-defined]  # documented in `DrainLimits`
 

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Self
 
 from sqlalchemy import Connection, Engine
@@ -82,7 +81,9 @@ class MessageHandling:
             self._session = DbSession(connection)
             with self._session as session:
                 if self._inbox is not None:
-                    self._record(self._inbox, msg, session)
+                    self._delivery = self._inbox.record(session, msg)
+                    if self._delivery is None:
+                        raise _FoundInInboxError  # noqa: TRY301 -- it leaves the transaction
                 answer = answer_of(self._handler(msg, session))
                 if not isinstance(answer, Ack):
                     raise _RolledBackError(answer)  # noqa: TRY301 -- it leaves the transaction
@@ -160,9 +161,7 @@ class MessageHandling:
         self.create_inbox_table()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.release()
 
     @scrubbed()
@@ -174,11 +173,6 @@ class MessageHandling:
             raise DatabaseUnavailableError(f"no connection to the database: {error}") from error
         self._options = self._connection.get_execution_options()
         return self._connection
-
-    def _record(self, inbox: Inbox, msg: Message, session: DbSession) -> None:
-        self._delivery = inbox.record(session, msg)
-        if self._delivery is None:
-            raise _FoundInInboxError
 
     def _take_back(self, msg: Message, error: BaseException) -> None:
         # Rolled back with the rest, unless the handler found a way to commit: then its redelivery must not be

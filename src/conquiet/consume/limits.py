@@ -38,9 +38,8 @@ class DrainLimits:
     #: "raise" stops at the first failed message and raises its error, with the report as `drain_report`.
     on_error: Literal["raise", "continue"] = "continue"
     #: The most messages that one read asks for. Fewer come if they are large: a batch has about 8 MiB at most
-    #: (`BATCH_BYTES`), or one message. Of a plain stream the messages that came, and the speed of the
-    #: handler, tell how many the next read asks for: 10 at first, and no more of what was delivered before.
-    #: Where tiny messages are followed by huge ones, one read may bring this many of the latter.
+    #: (`BATCH_BYTES`), or one message. In a plain stream the size of the last messages and the speed of the
+    #: handler decide how many the next read asks for: 10 at first, and no more of what was delivered before.
     batch_size: int = DEFAULT_BATCH_SIZE
     #: Called between messages; the drain stops when it returns true.
     should_stop: Callable[[], bool] | None = None

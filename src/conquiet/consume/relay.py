@@ -10,6 +10,7 @@ from conquiet.arguments import check_positive_int
 from conquiet.db import DbSession, Outbox, OutboxRow
 from conquiet.db.tables import visible_sql
 from conquiet.queue.connection import Client, add_entries, queue_error, visible_errors
+from conquiet.queue.ends import EndWatch
 from conquiet.queue.replicas import ReplicaWait
 
 
@@ -34,6 +35,7 @@ class OutboxRelay:
         self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
         self._engine = engine
         self._client = client
+        self._ends = EndWatch(client)
         self._outbox = Outbox() if outbox is None else outbox
 
     def relay(self, limit: int = 100) -> int:
@@ -70,10 +72,15 @@ class OutboxRelay:
     ) -> tuple[list[OutboxRow], list[tuple[OutboxRow, Exception]]]:
         streams = {row.stream for row in rows}
         # First: while a replica is down, each call would publish all of them once more.
-        self._replicas.check_connected(self._client, streams)
+        primaries = self._replicas.before(self._client, streams, connected=True)
+        self._ends.check_before_send(*streams)
         with visible_errors("relay", stream=rows[0].stream, group=None):
             replies = add_entries(self._client, [(row.stream.encode(), row.data) for row in rows])
-        self._replicas.after(self._client, streams, [reply for reply in replies if isinstance(reply, str)])
+        for row, reply in zip(rows, replies, strict=True):
+            if isinstance(reply, str):
+                self._ends.sent(row.stream, [reply], row.data)
+        added = [reply for reply in replies if isinstance(reply, str)]
+        self._replicas.after(self._client, streams, added, primaries)
         answered = list(zip(rows, replies, strict=True))
         failed = [(row, reply) for row, reply in answered if isinstance(reply, Exception)]
         return [row for row, reply in answered if not isinstance(reply, Exception)], failed

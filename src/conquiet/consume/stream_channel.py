@@ -21,12 +21,12 @@ from conquiet.consume.limits import DrainLimits
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement, Skipped
 from conquiet.consume.presence import Presence
 from conquiet.consume.report import Elsewhere
-from conquiet.consume.scripts import dead_letter, drains_key
+from conquiet.consume.scripts import dead_letter
 from conquiet.errors import MalformedEntry, MalformedEntryError, MessageRejectedError
 from conquiet.payload import decode_payload
 from conquiet.queue import QueueConfig, QueueMessage, RedisStreamsQueue
 from conquiet.queue.batch_size import FEW_MESSAGES
-from conquiet.queue.connection import visible_errors
+from conquiet.queue.connection import drains_key, visible_errors
 from conquiet.queue.message import Delivery
 from conquiet.queue.stream import HANDED_BACK_IDLE_MS
 from conquiet.tracing import Where
@@ -99,11 +99,11 @@ class StreamChannel:
         page: Page = lambda count, after: queue.claim_page(min_idle_ms, count, after=after)  # noqa: E731
         return cls(queue, [page], max_deliveries=limits.max_deliveries, presence=presence)
 
-    def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> Delivery | None:
+    def read(self, settlements: Sequence[Settlement], size: int, wait_ms: int | None) -> Delivery | None:
         """As `Channel.read`; it waits for new messages only."""
         if self._pages:
-            self.settle(settled)
-            settled = ()
+            self.settle(settlements)
+            settlements = ()
         while self._pages:
             # The first message alone, and then few: their last consumer may have died of too large a batch.
             count = min(size, FEW_MESSAGES) if self._read_at else 1
@@ -113,32 +113,34 @@ class StreamChannel:
                 return delivery
             self._pages.popleft()
         self.is_caught_up = True
-        if not self._reads_new or any(settlement.kind == "dead_letter" for settlement in settled):
-            self.settle(settled)
-            settled = ()
+        if not self._reads_new or any(settlement.kind == "dead_letter" for settlement in settlements):
+            self.settle(settlements)
+            settlements = ()
         if not self._reads_new:
             return None
-        acks = [settlement.entry_id for settlement in settled if settlement.kind == "ack"]
+        acks = [settlement.entry_id for settlement in settlements if settlement.kind == "ack"]
+        self._queue.ends.check_if_due(self.stream)
         try:
             block_ms = self._queue.config.block_ms if wait_ms is None else wait_ms
             delivery = Delivery(self._queue.ack_and_read(acks, block_ms, size), [])
         except MalformedEntryError as error:
             delivery = Delivery(list(error.messages), list(error.entries))
         self._read_at = time.monotonic()
+        if delivery.messages:
+            self._queue.ends.seen(self.stream, delivery.messages[-1].id, delivery.messages[-1].data)
         return delivery
 
-    def settle(self, settled: Sequence[Settlement]) -> None:
+    def settle(self, settlements: Sequence[Settlement]) -> None:
         """As `Channel.settle`; acks first, so that a dead letter that is refused does not keep them."""
-        acks = [settlement for settlement in settled if settlement.kind == "ack"]
+        acks = [settlement for settlement in settlements if settlement.kind == "ack"]
         self._queue.ack_ids([settlement.entry_id for settlement in acks])
         for settlement in acks:
             settlement.is_done = True
-        for settlement in settled:
+        for settlement in settlements:
             if settlement.kind == "dead_letter":
                 self._move(settlement)
 
     def next_message(self, queued: deque[QueueMessage]) -> QueueMessage | None:
-        """As `Channel.next_message`."""
         # Others may claim what waits here; ask which ones are still pending at this consumer before that.
         if time.monotonic() - self._read_at >= self._renew_after_s:
             if self._presence is not None:
@@ -209,7 +211,6 @@ class StreamChannel:
         return given
 
     def as_delivered(self, msg: QueueMessage) -> QueueMessage:
-        """As `Channel.as_delivered`."""
         return replace(msg, payload=decode_payload(msg.data))
 
     def __str__(self) -> str:
@@ -256,7 +257,9 @@ def _log_elsewhere(channel: StreamChannel, claim_idle_ms: int) -> None:
 def _pages_of(presence: Presence, consumer: str) -> Page:
     def page(count: int, after: str | None) -> tuple[Delivery, str | None]:
         # Of one that is dead by its heartbeat: it may have begun again meanwhile.
-        drains = drains_key(presence.queue.config) if consumer in presence.dead else None
+        config = presence.queue.config
+        key = drains_key(config.stream_key, config.consumer_group)
+        drains = key if consumer in presence.dead else None
         delivery, last = presence.queue.take_page(consumer, count, after=after, drains=drains)
         if last is None:
             presence.forget(consumer)

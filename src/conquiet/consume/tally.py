@@ -1,20 +1,20 @@
-"""Tally: what a drain has done so far, counted as it happens."""
+"""Tally: what a drain has done so far, and whether a limit ends it."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from traceback import clear_frames
 from typing import Any
 
 from conquiet.consume.channel import Batch, Channel
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.outcome import Settlement
-from conquiet.consume.report import DrainReport, StopReason
+from conquiet.consume.report import COUNTS, MAX_FAILURES, DrainReport, StopReason
 from conquiet.errors import DrainError, DrainFailure
 from conquiet.queue.message import entry_id_order
-
-#: Failures of a topic's drain that its report names; of a plain stream's drain all are named.
-_MAX_FAILURES = 100
 
 
 class Tally:
@@ -51,6 +51,11 @@ class Tally:
             return None
         return "idle" if (time.monotonic() - self._idle_since) * 1000 >= limits.idle_ms else None
 
+    def most_to_read(self, size: int) -> int:
+        """As many of them as the limit of messages allows."""
+        most = self._limits.max_messages
+        return size if most is None else min(size, most - self.taken)
+
     def longest_wait_ms(self, now: float) -> int | None:
         """How long a read may wait until a limit is reached; `None` without such a limit."""
         limits, waits = self._limits, []
@@ -79,8 +84,15 @@ class Tally:
             return
         is_left = settlement.kind == "leave"
         self.has_left_pending = self.has_left_pending or is_left
-        if is_left or len(self.failures) < _MAX_FAILURES:
+        if is_left or len(self.failures) < MAX_FAILURES:
             self.failures.append(DrainFailure(settlement.entry_id, settlement.error))
+
+    def settled(self, settlements: Sequence[Settlement]) -> None:
+        """These are done; an error that the report keeps must not keep its message, which may be large."""
+        if self._limits.on_error == "continue":
+            for settlement in settlements:
+                if settlement.error is not None:
+                    _forget_variables(settlement.error)
 
     def refused(self, settlement: Settlement) -> None:
         """It was another consumer's by then."""
@@ -108,9 +120,10 @@ class Tally:
 
     def report(self, channel: Channel[Any], stopped_by: StopReason, unfinished: int) -> DrainReport:
         """What has been done; after an error some messages may be neither settled nor handed back."""
-        counts = self._counts + Counter(claimed_by_others=channel.claimed_by_others)
+        counts: Counter[str] = self._counts + Counter(claimed_by_others=channel.claimed_by_others)
         # Not as it is read: a topic may deliver one message twice in a drain, first and as its own retry.
         counts["read"] = counts.total() + unfinished
+        named: dict[str, Any] = {name: counts[name] for name in COUNTS}
         where, elsewhere = channel.where, channel.elsewhere
         return DrainReport(
             stream=channel.stream,
@@ -119,10 +132,33 @@ class Tally:
             partition=where.partition,
             pending_elsewhere=elsewhere.pending,
             elsewhere_idle_ms=elsewhere.idle_ms,
-            first_id=min(self._first_ids, key=entry_id_order, default=None),
-            last_id=max(self._last_ids, key=entry_id_order, default=None),
+            first_id=min(self._first_ids, key=_order_of, default=None),
+            last_id=max(self._last_ids, key=_order_of, default=None),
             seconds=time.monotonic() - self._started,
             stopped_by=stopped_by,
             failures=tuple(self.failures),
-            **counts,
+            **named,
         )
+
+
+def _order_of(message_id: str) -> tuple[int, int]:
+    try:
+        return entry_id_order(message_id)
+    except ValueError:
+        # A task's id, which is what its producer made of it.
+        return 0, 0
+
+
+def _forget_variables(error: BaseException | None) -> None:
+    """Forget what the frames of a traceback had in their variables, of all errors that led to this one."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        clear_frames(error.__traceback__)
+        frame = error.__traceback__ and error.__traceback__.tb_frame.f_back
+        # Each frame keeps its callers: up to the loop, which runs.
+        with suppress(RuntimeError):
+            while frame is not None:
+                frame.clear()
+                frame = frame.f_back
+        error = error.__cause__ or error.__context__

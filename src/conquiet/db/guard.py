@@ -33,7 +33,10 @@ _watched: WeakSet[Engine] = WeakSet()
 class TransactionGuard:
     """Watches one transaction from its beginning to its end, and detects when it was ended before."""
 
-    __slots__ = ("_dbapi_connection", "_has_savepoint", "connection", "has_executed", "is_undone")
+    __slots__ = (
+        *("_dbapi_connection", "_has_savepoint"),
+        *("connection", "has_executed", "has_run_unknown", "is_undone"),
+    )
 
     #: By the id of the DBAPI connection: some pools give the same one to several `Connection`s.
     open: dict[int, TransactionGuard] = {}  # noqa: RUF012 -- shared on purpose
@@ -44,6 +47,8 @@ class TransactionGuard:
         self._dbapi_connection = connection.connection.dbapi_connection
         self.is_undone = False
         self.has_executed = False
+        #: Whether a procedure or the like ran, which may have changed settings of the connection.
+        self.has_run_unknown = False
         self._has_savepoint = False
 
     @classmethod
@@ -59,9 +64,9 @@ class TransactionGuard:
             event.listen(connection.engine, "before_cursor_execute", _refuse_end)
             event.listen(connection.engine, "handle_error", _note_undone)
             _watched.add(connection.engine)
+            # It has begun unwatched: another session could be open on a shared connection.
+            _refuse_intruder(connection)
         guard = cls(connection)
-        # The engine may be watched only from now on: another session could be open on a shared connection.
-        _refuse_intruder(connection)
         guard._ensure_transaction()
         cls.open[id(guard._dbapi_connection)] = guard
         return guard
@@ -83,6 +88,7 @@ class TransactionGuard:
 
     def set_savepoint(self) -> None:
         """Mark the transaction before a statement that may end it on the server, as a MySQL procedure can."""
+        self.has_run_unknown = True
         if not self._has_savepoint:
             self._execute(f"SAVEPOINT {_SAVEPOINT}")
             self._has_savepoint = True
@@ -172,8 +178,7 @@ def _refuse_end(connection: Connection, _cursor: object, statement: str, *_rest:
     if guard is None:
         return
     guard.has_executed = True
-    is_mysql = connection.dialect.name in ("mysql", "mariadb")
-    effect = effect_on_transaction(statement, is_mysql)
+    effect = effect_on_transaction(statement, connection.dialect.name)
     if effect is None:
         return
     if effect == "controls":

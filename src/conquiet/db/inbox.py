@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
 import uuid
 from datetime import timedelta
 from typing import Protocol
@@ -12,30 +10,26 @@ from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, Text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from conquiet.arguments import check_positive_int
-from conquiet.db.lock_timeout import lock_timeout
+from conquiet.db.lock_timeout import insert_within, lock_timeout
 from conquiet.db.outages import is_lock_timeout
 from conquiet.db.session import DbSession
-from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, visible_sql
+from conquiet.db.tables import (
+    MYSQL_OPTIONS,
+    check_table_name,
+    create_table,
+    digest_of,
+    now_ms,
+    visible_sql,
+)
 from conquiet.errors import InboxRowLockedError
+from conquiet.logs import Delivered
 
 #: Rows that are purged in one transaction.
 PURGE_STEP = 1_000
 
 
-class Identified(Protocol):
+class Identified(Delivered, Protocol):
     """A message, as far as the inbox knows it."""
-
-    @property
-    def stream(self) -> str:
-        """The key of the stream."""
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-
-    @property
-    def id(self) -> str:
-        """The entry's id."""
 
     @property
     def attempt(self) -> int:
@@ -49,8 +43,8 @@ class Identified(Protocol):
 class Inbox:
     """Records which messages were handled; a redelivered one is acked without its handler.
 
-    `namespace` distinguishes servers whose streams have the same names but share one database. A redelivered
-    message waits up to `lock_timeout_s` for a worker that is still in the middle of it, or was frozen there.
+    `namespace` distinguishes servers whose streams have the same names but share one database. A message
+    waits up to `lock_timeout_s` for a worker that is still in the middle of it, or was frozen there.
     With `keep_for`, drains and consumers purge older rows of the whole table, in small steps: a message that
     is redelivered after that time is handled again.
     """
@@ -75,7 +69,6 @@ class Inbox:
         self._table = Table(
             table,
             MetaData(),
-            # A digest: names may be longer than an index allows, and databases differ in comparing text.
             Column("message_key", String(64), primary_key=True),
             Column("namespace", Text, nullable=False),
             Column("stream", Text, nullable=False),
@@ -87,6 +80,7 @@ class Inbox:
             **MYSQL_OPTIONS,
         )
         self._insert = insert(self._table)
+        self._insert_within = insert_within(self._table)
 
     def create_table(self, engine: Engine) -> None:
         """Create the table unless it exists; `run` and `drain` call it before their first message."""
@@ -95,9 +89,9 @@ class Inbox:
     def record(self, session: DbSession, msg: Identified) -> str | None:
         """Write the row, as the first statement of the transaction; `None` if it existed before.
 
-        While another worker handles the same message this waits for its end: of a redelivered one no longer
-        than `lock_timeout_s`. After `None` the transaction must be left by an exception. Returns the name of
-        this delivery, for `take_back`.
+        While another worker handles the same message this waits for its end, no longer than `lock_timeout_s`;
+        the first attempt on MySQL and MariaDB for their `innodb_lock_wait_timeout`. After `None` the
+        transaction must be left by an exception. Returns the name of this delivery, for `take_back`.
 
         Raises:
             InboxRowLockedError: the other transaction has not ended in time.
@@ -110,14 +104,18 @@ class Inbox:
             "consumer_group": msg.group,
             "entry_id": msg.id,
             "delivery": delivery,
-            "handled_at_ms": time.time_ns() // 1_000_000,
+            "handled_at_ms": now_ms(),
         }
         try:
-            if msg.attempt > 1:
-                # Only then can another worker be in the middle of it; it costs round trips.
+            if session.connection.dialect.name == "postgresql":
+                # Without a lock timeout it would wait for ever for a worker that is frozen.
+                waits = {"lock_timeout": f"{self.lock_timeout_s}s"}
+                session.execute(self._insert_within, row | waits).scalar_one()
+            elif msg.attempt > 1:
                 with lock_timeout(session, self.lock_timeout_s):
                     session.execute(self._insert, row)
             else:
+                # Others have a lock timeout of their own; a shorter one costs round trips.
                 session.execute(self._insert, row)
         except IntegrityError:
             return None
@@ -164,7 +162,7 @@ class Inbox:
 
     def purge_step(self, session: DbSession, older_than: timedelta) -> int:
         """Delete up to `PURGE_STEP` rows that are older, the oldest first; returns how many were found."""
-        cutoff_ms = time.time_ns() // 1_000_000 - int(older_than.total_seconds() * 1000)
+        cutoff_ms = now_ms() - int(older_than.total_seconds() * 1000)
         columns = self._table.c
         is_older = columns.handled_at_ms < cutoff_ms
         oldest = select(columns.message_key).where(is_older).order_by(columns.handled_at_ms).limit(PURGE_STEP)
@@ -177,7 +175,4 @@ class Inbox:
 
     def _key(self, msg: Identified) -> str:
         place, name = msg.identity
-        # Lengths first, so that ("a:b", "c") and ("a", "b:c") differ.
-        parts = (self.namespace, place, msg.group, name)
-        text = "".join(f"{len(part)}:{part}" for part in parts)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.namespace, place, msg.group, name)

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import text
+from sqlalchemy import (
+    Executable,
+    Table,
+    Text,
+    bindparam,
+    case,
+    cast,
+    func,
+    insert,
+    select,
+    text,
+    true,
+)
+from sqlalchemy.dialects.postgresql import INTERVAL
 
 from conquiet.db.session import DbSession
 
@@ -36,3 +49,20 @@ def lock_timeout(session: DbSession, seconds: int) -> Iterator[None]:
                     session.execute(text(f"SET SESSION innodb_lock_wait_timeout = {before}"))
         case _:
             yield
+
+
+def insert_within(table: Table) -> Executable:
+    """An insert for PostgreSQL that waits no longer than `lock_timeout` for other transactions.
+
+    One statement, so that it costs no round trip. As above, a shorter timeout of the session stays, and later
+    statements have its own again.
+    """
+    before, given = func.current_setting("lock_timeout"), bindparam("lock_timeout", type_=Text)
+    is_shorter = cast(before, INTERVAL).between(text("interval '1 ms'"), cast(given, INTERVAL))
+    shortened = func.set_config("lock_timeout", case((is_shorter, before), else_=given), true())
+    # Its row comes before the insert, what is returned after it.
+    own = select(before.label("before"), shortened.label("shortened")).cte("own")
+    row = select(*(bindparam(column.name, type_=column.type) for column in table.c)).select_from(own)
+    restored = func.set_config("lock_timeout", select(own.c.before).scalar_subquery(), true())
+    names = [column.name for column in table.c]
+    return insert(table).from_select(names, row).add_cte(own).returning(restored)

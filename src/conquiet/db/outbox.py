@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -25,9 +24,12 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 
 from conquiet.arguments import check_name
 from conquiet.db.session import DbSession
-from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, visible_sql
+from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, now_ms, visible_sql
 from conquiet.payload import Payload, encode_payload
 from conquiet.tracing import active_traces
+
+#: Of the rows that are read at once; each is in memory several times.
+_MAX_LENGTH = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Outbox:
         row = {
             "stream": stream,
             "data": encode_payload(payload).decode(),
-            "created_at_ms": time.time_ns() // 1_000_000,
+            "created_at_ms": now_ms(),
         }
         session.execute(self._insert, row)
 
@@ -79,20 +81,31 @@ class Outbox:
     ) -> list[OutboxRow]:
         """The oldest committed rows, locked until this transaction ends; a second relay waits.
 
-        Rows of the streams `except_of` are left out.
+        Rows of the streams `except_of` are left out; of large ones fewer come than `limit`.
         """
         if session.connection.dialect.name == "sqlite":
             # SQLite has no row locks; a write that changes nothing takes its one write lock.
             session.execute(update(self._table).where(false()).values(stream=""))
         columns = self._table.c
-        statement = select(columns.id, columns.stream, columns.data).order_by(columns.id).limit(limit)
+        statement = (
+            select(columns.id, func.length(columns.data).label("length")).order_by(columns.id).limit(limit)
+        )
         if except_of:
             statement = statement.where(columns.stream.not_in(except_of))
-        rows = session.execute(statement.with_for_update())
+        ids: list[int] = []
+        size = 0
+        for row in session.execute(statement.with_for_update()):
+            if size < _MAX_LENGTH:
+                ids.append(row.id)
+            size += row.length
+        if not ids:
+            return []
+        statement = select(columns.id, columns.stream, columns.data).where(columns.id.in_(ids))
+        # Locked once more, else MySQL would show what was there when the transaction began.
+        rows = session.execute(statement.order_by(columns.id).with_for_update())
         return [OutboxRow(row.id, row.stream, row.data.encode()) for row in rows]
 
     def remove(self, session: DbSession, ids: Sequence[int]) -> None:
-        """Delete rows that were published."""
         if ids:
             session.execute(delete(self._table).where(self._table.c.id.in_(ids)))
 

@@ -150,6 +150,9 @@ class DbSession:
             self._guard.end()
         if not self._is_committed and not connection.closed:
             roll_back(connection)
+            if self._guard is not None and self._guard.has_run_unknown and not connection.invalidated:
+                # It may be in autocommit mode now, where the next message could not be rolled back.
+                connection.invalidate()
         if connection is not self._bind:
             connection.close()
 

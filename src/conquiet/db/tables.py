@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +27,17 @@ def check_table_name(name: str) -> None:
     """Refuse a name that would need quoting in SQL."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", name):
         raise ValueError(f"table must be a plain SQL name of at most 63 characters, got {name!r}")
+
+
+def digest_of(*names: str) -> str:
+    """Names as a key: they may be longer than an index allows, and databases differ in comparing text."""
+    # Lengths first, so that ("a:b", "c") and ("a", "b:c") differ.
+    return hashlib.sha256("".join(f"{len(name)}:{name}" for name in names).encode()).hexdigest()
+
+
+def now_ms() -> int:
+    """As it is written into rows."""
+    return time.time_ns() // 1_000_000
 
 
 @scrubbed()

@@ -65,6 +65,8 @@ class ServerOptions:
         return [
             str(self.binary),
             *("--save", ""),
+            # How often it looks for blocking reads whose time is up: by default, up to 0.1 s late.
+            *("--hz", "100"),
             *("--maxmemory-policy", "noeviction"),
             *("--appendonly", "yes" if self.appendonly else "no"),
             *("--appendfsync", self.appendfsync),

@@ -40,9 +40,9 @@ def choose_ports(count: int, *, preferred: Sequence[int] = ()) -> tuple[int, ...
     raise EmbeddedServerError(f"no {count} free ports between {PORTS.start} and {PORTS.stop - 1} on {HOST}")
 
 
-def is_free(port: int) -> bool:
-    """Whether both the port and its bus port can be bound."""
-    return _can_bind(port) and _can_bind(port + BUS_OFFSET)
+def is_free(port: int, *, has_bus: bool = True) -> bool:
+    """Whether the port can be bound, and the bus port that a node of a cluster has beside it."""
+    return _can_bind(port) and (not has_bus or _can_bind(port + BUS_OFFSET))
 
 
 def remembered_ports(directory: Path, *, count: int) -> tuple[int, ...]:
@@ -76,6 +76,7 @@ def _can_bind(port: int) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
-        except OSError:
+        except (OSError, OverflowError):
+            # Taken; or the bus port of a high port, which is none.
             return False
     return True

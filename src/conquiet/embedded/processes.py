@@ -25,7 +25,10 @@ STOP_TIMEOUT_S = 10.0
 #: The last owner of a directory may have died a moment ago, and its servers may still be ending.
 LOCK_TIMEOUT_S = 1.0
 
-_SUPERVISOR_TIMEOUT_S = 10.0
+#: A busy machine may take long to start a process; one that has died is noticed at once.
+_ANSWER_TIMEOUT_S = 60.0
+#: What the supervisor itself may take to end, after its servers.
+_END_TIMEOUT_S = 10.0
 _POLL_S = 0.005
 _LOG_LINES = 20
 
@@ -77,7 +80,6 @@ class ServerProcesses:
 
     @property
     def is_running(self) -> bool:
-        """Whether every server runs."""
         return self.is_supervised and all(map(_exists, self.pids))
 
     def wait_until(self, is_done: Callable[[], bool], *, deadline: float, goal: str) -> None:
@@ -117,7 +119,7 @@ class ServerProcesses:
         if not stdin.closed:
             with suppress(BrokenPipeError), stdin:
                 stdin.write(command)
-        deadline = time.monotonic() + STOP_TIMEOUT_S + _SUPERVISOR_TIMEOUT_S
+        deadline = time.monotonic() + STOP_TIMEOUT_S + _END_TIMEOUT_S
         if not supervisor.has_ended(self._supervisor, deadline):
             self._supervisor.kill()
         return self._supervisor.wait()
@@ -127,8 +129,12 @@ class ServerProcesses:
         # poll, not select: a large process has file descriptors that select refuses.
         answer = select.poll()
         answer.register(stdout, select.POLLIN)
-        line = stdout.readline() if answer.poll(_SUPERVISOR_TIMEOUT_S * 1_000) else b""
-        facts = json.loads(line or b'{"problem": "the supervisor of the server did not answer"}')
+        if not answer.poll(_ANSWER_TIMEOUT_S * 1_000):
+            raise self.failure(f"the supervisor of the server did not answer within {_ANSWER_TIMEOUT_S:g} s")
+        line = stdout.readline()
+        if not line:
+            raise self.failure("the supervisor of the server ended without an answer")
+        facts = json.loads(line)
         if "problem" in facts:
             raise self.failure(facts["problem"])
         return tuple(facts["pids"])

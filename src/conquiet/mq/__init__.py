@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from conquiet.errors import LeaseLostError, PartitionBusyError, TopicError
+from conquiet.mq.async_reads import is_any_due_async, topic_streams_async
 from conquiet.mq.dead_letters.letters import DeadLetterPage, DeadLetters
 from conquiet.mq.dead_letters.record import DeadLetterRecord
 from conquiet.mq.dead_letters.replay import ReplayReport
@@ -15,22 +16,25 @@ from conquiet.mq.look.collector import MqCollector
 from conquiet.mq.look.delayed import DelayedMessage
 from conquiet.mq.look.stats import total_backlog
 from conquiet.mq.own.retry import RetryPolicy
+from conquiet.mq.policies import DeadLetterPolicy, TopicPolicies
+from conquiet.mq.send.message import Message
 from conquiet.mq.send.partitioners import (
     ConsistentHashPartitioner,
     HashPartitioner,
     Partitioner,
     RoundRobinPartitioner,
 )
-from conquiet.mq.send.producer import Message, Producer
-from conquiet.mq.topics import Topic, TopicPolicies, Topics, is_any_due_async, topic_streams_async
+from conquiet.mq.send.producer import Producer
+from conquiet.mq.topics import Topic, Topics
 
 if TYPE_CHECKING:
     from conquiet.consume.outcome import Ack, DeadLetter, Retry
     from conquiet.mq.own.config import ConsumerConfig
     from conquiet.mq.own.consumer import PartitionConsumer
     from conquiet.mq.own.drain import drain_partition
+    from conquiet.mq.own.drain_topic import drain_topic
 
-# Loaded on first use: who sends, looks or operates pays for no SQLAlchemy.
+# Loaded on first use: a process that only sends or inspects pays for no SQLAlchemy.
 _HOME_OF = {
     "Ack": "conquiet.consume.outcome",
     "ConsumerConfig": "conquiet.mq.own.config",
@@ -38,6 +42,7 @@ _HOME_OF = {
     "PartitionConsumer": "conquiet.mq.own.consumer",
     "Retry": "conquiet.consume.outcome",
     "drain_partition": "conquiet.mq.own.drain",
+    "drain_topic": "conquiet.mq.own.drain_topic",
 }
 
 __all__ = [
@@ -46,6 +51,7 @@ __all__ = [
     "ConsumerConfig",
     "DeadLetter",
     "DeadLetterPage",
+    "DeadLetterPolicy",
     "DeadLetterRecord",
     "DeadLetters",
     "DelayedMessage",
@@ -69,6 +75,7 @@ __all__ = [
     "TopicPolicies",
     "Topics",
     "drain_partition",
+    "drain_topic",
     "is_any_due_async",
     "topic_streams_async",
     "total_backlog",

@@ -11,7 +11,7 @@ _SLEEPLESS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def lease_clock() -> float:
-    """Seconds by which a lease's certainty is measured."""
+    """Seconds, by which `lease_valid_until` is measured."""
     return time.clock_gettime(_SLEEPLESS)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from conquiet.mq.scripts import ScriptTopic, delete_partitions
-from conquiet.queue.connection import execute, visible_errors
+from conquiet.queue.connection import drains_key, execute, visible_errors
 
 
 def delete_keys(topic: ScriptTopic, partitions: Iterable[int]) -> None:
@@ -18,7 +18,7 @@ def delete_keys(topic: ScriptTopic, partitions: Iterable[int]) -> None:
             groups |= set(unknown)
     for group in _names(groups):
         with visible_errors("delete", stream=topic.name, group=group):
-            execute(topic.client, "DEL", topic.keys.members(group))
+            execute(topic.client, "DEL", topic.keys.members(group), topic.keys.member_limits(group))
 
 
 def buckets(topic: ScriptTopic, partitions: Iterable[int]) -> list[list[int]]:
@@ -30,15 +30,22 @@ def buckets(topic: ScriptTopic, partitions: Iterable[int]) -> list[list[int]]:
 
 
 def _keys_of(topic: ScriptTopic, partitions: Iterable[int], groups: Iterable[bytes]) -> list[str]:
+    # Not above: who only sends imports no SQLAlchemy.
+    from conquiet.consume.dead_letter import dead_letter_stream
+
     keys = topic.keys
     found: set[str] = set()
     for partition in partitions:
-        found |= {keys.dead_letters(partition), keys.replayed(partition)}
+        stream = keys.stream(partition)
+        found |= {keys.dead_letters(partition), keys.replayed(partition), keys.end(partition)}
+        # Of drains of the partition's stream.
+        found.add(dead_letter_stream(stream))
         found |= {keys.delayed(partition), keys.delayed_items(partition)}
         found |= {keys.deduped(partition), keys.deduped_until(partition)}
         for group in _names(groups):
             found |= {keys.lease(group, partition), keys.epoch(group, partition)}
             found |= {keys.waiting(group, partition), keys.failures(group, partition)}
+            found.add(drains_key(stream, group))
     return sorted(found)
 
 

@@ -218,17 +218,14 @@ class MqMessage:
 
     @property
     def payload(self) -> Payload:
-        """What was sent."""
         return self.envelope.payload
 
     @property
     def key(self) -> str | None:
-        """What keeps messages in order."""
         return self.envelope.key
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What was sent beside the payload."""
         return self.envelope.headers
 
 

@@ -11,7 +11,7 @@ from conquiet.queue.connection import key_beside
 
 #: "single": the names of a single server. "hash_tagged": the same with a hash tag per partition, so that the
 #: partitions of a topic spread over a cluster while all keys of one partition share a slot. "bare_stream": a
-#: stream that nobody created as a topic; it is its own only partition.
+#: stream that was not created as a topic; it is its own only partition.
 Layout = Literal["single", "hash_tagged", "bare_stream"]
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -103,6 +103,12 @@ class TopicKeys:
         """Hash: the items of `delayed`."""
         return f"streaming:mq:retry:item:{self._bucket(partition)}"
 
+    def end(self, partition: int) -> str:
+        """Hash: where the stream ended when it was last checked, and what was lost of it."""
+        if self.layout == "bare_stream":
+            return key_beside(self.topic, "end")
+        return f"streaming:mq:end:{self._tagged(partition)}"
+
     def deduped(self, partition: int) -> str:
         """Hash: dedupe ids and the entries they were added as; one per topic, on a cluster per partition."""
         return f"streaming:mq:dedupe:{self._bucket(partition)}"
@@ -123,6 +129,10 @@ class TopicKeys:
         """Sorted set: the live consumers of a group, by the time at which they count as dead."""
         name = f"{{{self._name}}}" if self.layout == "hash_tagged" else self._name
         return f"streaming:mq:members:{name}:{group}"
+
+    def member_limits(self, group: str) -> str:
+        """Sorted set: of those that have a limit, the most partitions that they may own."""
+        return f"{self.members(group)}:limits"
 
     @property
     def _name(self) -> str:

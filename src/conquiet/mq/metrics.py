@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from bisect import bisect_left
-from collections import Counter as CounterOf
-from collections.abc import Callable, Sequence
-from functools import cache, partial
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from conquiet.queue.metrics import Metric, bind, register
-
-_log = logging.getLogger(__name__)
+from conquiet.queue.metrics import GaugePart, Metric, MetricSet
 
 _PARTITION = ("topic", "partition", "group")
 _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800)
@@ -39,6 +33,11 @@ _METRICS: dict[str, tuple[Callable[..., Metric], str, tuple[str, ...]]] = {
         _PARTITION,
     ),
     "conquiet_mq_trimmed_total": (Counter, "Entries trimmed by the topic's policy.", ("topic", "partition")),
+    "conquiet_mq_dead_letters_trimmed_total": (
+        Counter,
+        "Dead letters deleted by the topic's policy.",
+        ("topic",),
+    ),
     "conquiet_mq_delayed_stuck_total": (
         Counter,
         "Delayed messages that could not be added to a partition, each time they were due.",
@@ -72,60 +71,13 @@ _RARE = (
 )
 
 
-def emit(name: str, amount: float, *labels: str) -> None:
-    """Count, observe or set; never raises."""
-    emitter(name, *labels)(amount)
+_SET = MetricSet(_METRICS)
+emit, emitter, observe_all = _SET.emit, _SET.emitter, _SET.observe_all
 
 
-@cache
-def emitter(name: str, *labels: str) -> Callable[[float], None]:
-    """The function that counts, observes or sets one metric, made once for each set of labels."""
-    return bind(_registered(name), *labels)
-
-
-class GaugePart:
-    """One consumer's part of a gauge to which several consumers of a process add."""
-
-    def __init__(self, name: str, *labels: str) -> None:
-        self._name = name
-        self._labels = labels
-        self._value = 0.0
-
-    def set(self, value: float) -> None:
-        """Make this the part; never raises."""
-        change, self._value = value - self._value, value
-        if change:
-            try:
-                gauge: Any = _registered(self._name)
-                gauge.labels(*self._labels).inc(change)
-            except Exception as error:  # noqa: BLE001 -- metrics never raise
-                _log.debug("metric %s was not emitted: %s", self._name, error)
-
-
-def observe_all(name: str, amounts: Sequence[float], *labels: str) -> None:
-    """Observe many amounts at once, to the same effect as one by one; never raises."""
-    if not amounts:
-        return
-    try:
-        histogram: Any = _registered(name)
-        add_observations(histogram.labels(*labels), amounts)
-    except Exception as error:  # noqa: BLE001 -- metrics never raise
-        _log.debug("metric %s was not emitted: %s", name, error)
-
-
-def add_observations(child: Any, amounts: Sequence[float]) -> None:
-    """Observe many amounts with one addition for each bucket."""
-    # prometheus_client has no call for it. One by one, the two observations of each message cost a worker
-    # with a handler that does nothing 7 % of its throughput.
-    try:
-        bounds, buckets, total = child._upper_bounds, child._buckets, child._sum
-    except AttributeError:
-        for amount in amounts:
-            child.observe(amount)
-        return
-    for bucket, number in CounterOf(bisect_left(bounds, amount) for amount in amounts).items():
-        buckets[bucket].inc(number)
-    total.inc(sum(amounts))
+def gauge_part(name: str, *labels: str) -> GaugePart:
+    """One consumer's part of a gauge."""
+    return GaugePart(_SET, name, *labels)
 
 
 def count_produced(topic: str, partition: int, messages: int) -> None:
@@ -142,9 +94,3 @@ def count_acquired(topic: str, partition: str, group: str) -> None:
     for result in ("ack", "retry", "requeue", "dead_letter"):
         emit("conquiet_mq_settled_total", 0, topic, partition, group, result)
     emit("conquiet_mq_delayed_stuck_total", 0, topic)
-
-
-@cache
-def _registered(name: str) -> Metric | None:
-    kind, text, labels = _METRICS[name]
-    return register(kind, name, text, labels)

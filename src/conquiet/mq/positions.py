@@ -33,13 +33,11 @@ class Position:
 
     @classmethod
     def of(cls, entry_id: bytes, partition: int) -> Self:
-        """The position of an entry."""
         ms, _, sequence = entry_id.partition(b"-")
         return cls(int(ms), int(sequence), partition)
 
     @property
     def entry_id(self) -> str:
-        """The id within its stream."""
         return f"{self.ms}-{self.sequence}"
 
     def start_in(self, partition: int) -> str:

@@ -13,19 +13,19 @@ def for_each_partition(topic: Topic, partitions: Iterable[int], call: Callable[[
     """Call for each partition, also after a failure; one server that does not answer is waited for once.
 
     Raises:
-        QueueError: the first failure, when all others have had their turn.
+        QueueError: the first failure, after all other calls were made.
     """
     failure: QueueError | None = None
-    silent: set[str] = set()
+    unavailable: set[str] = set()
     for partition in partitions:
         with topic.visible("find the server"):
             server = server_of(topic.client, topic.keys.stream(partition))
         try:
-            if server not in silent:
+            if server not in unavailable:
                 call(partition)
         except QueueError as error:
             failure = failure or error
             if is_unanswered(error):
-                silent.add(server)
+                unavailable.add(server)
     if failure is not None:
         raise failure

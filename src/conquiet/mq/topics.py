@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass, field
-from functools import cache, lru_cache
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, cast, get_args
 
-from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
 from redis.exceptions import NoPermissionError
 
@@ -18,10 +15,9 @@ from conquiet.arguments import check_positive_int
 from conquiet.errors import QueueError, TopicError
 from conquiet.mq.deletion import delete_keys
 from conquiet.mq.keys import Layout, RegistryKeys, TopicKeys, check_topic_part
+from conquiet.mq.policies import TopicPolicies
 from conquiet.mq.scripts import begin_delete, create_topic, set_policies
 from conquiet.queue.connection import (
-    AS_BYTES,
-    AsyncClient,
     Client,
     as_text,
     execute,
@@ -41,36 +37,6 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPolicies:
-    """What is kept; without a policy everything is. Nothing is removed that some group has not finished."""
-
-    #: Entries that `trim` keeps in each partition, finished or not.
-    retention_length: int | None = None
-    #: Age below which `trim` keeps entries.
-    retention_ms: int | None = None
-    #: How often consumers trim the partitions they own; `None` leaves it to `MqAdmin.trim`.
-    trim_every_s: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("retention_length", "retention_ms", "trim_every_s"):
-            if getattr(self, name) is not None:
-                check_positive_int(name, getattr(self, name))
-        if self.trim_every_s is not None and self.retention_length is None and self.retention_ms is None:
-            raise ValueError("trim_every_s needs retention_length or retention_ms: what is to be kept")
-
-    @staticmethod
-    @lru_cache(maxsize=1_000)
-    def read(text: bytes | None) -> TopicPolicies:
-        """The policies in a topic's meta; a later version's may keep more, so with those all is kept."""
-        try:
-            return TopicPolicies(**json.loads(text or b"{}"))
-        except (TypeError, ValueError, RecursionError) as error:
-            # Once for each text: a topic is opened each second.
-            _log.warning("this version trims nothing by the policies %r: %s", text, error)
-            return TopicPolicies()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic as it was when it was opened, with the client that reaches it."""
 
@@ -78,25 +44,27 @@ class Topic:
     name: str
     partition_count: int
     layout: Layout
-    policies: TopicPolicies = TopicPolicies()
+    policies: TopicPolicies = field(default_factory=TopicPolicies)
     created_at_ms: int | None = None
     #: When its partitions or policies were last changed.
     updated_at_ms: int | None = None
 
     @property
     def keys(self) -> TopicKeys:
-        """The names of its keys."""
         return TopicKeys(self.name, self.layout, isinstance(self.client, RedisCluster))
 
     @property
     def partitions(self) -> range:
-        """The numbers of its partitions."""
         return range(self.partition_count)
 
     def call(self, *command: Any, group: str | None = None, **options: Any) -> Any:
         """Run one Redis command; a Redis failure is a `QueueError` that names the topic."""
         with self.visible(command[0], group=group):
             return execute(self.client, *command, **options)
+
+    def end_mark(self, partition: int) -> str | None:
+        """The key of the mark that its deletion takes away; `None` for a plain stream."""
+        return None if self.layout == "bare_stream" else self.keys.end(partition)
 
     def visible(self, operation: str, group: str | None = None) -> AbstractContextManager[None]:
         """Turn whatever redis-py raises inside into a `QueueError`."""
@@ -140,7 +108,7 @@ class Topics:
         Raises:
             TopicError: it is not there.
         """
-        if not set_policies(self._client, self._keys, name, _encode_policies(policies)):
+        if not set_policies(self._client, self._keys, name, policies.encode()):
             raise TopicError(name, "is not there; `create` makes it")
         return self.open(name)
 
@@ -165,7 +133,7 @@ class Topics:
         return topic
 
     def restore(self, topic: Topic) -> Topic:
-        """Create the streams that partitions lack: an earlier version made none, or somebody deleted them.
+        """Create the streams that partitions lack: an earlier version made none, or they were deleted.
 
         Raises:
             TopicError: the topic was deleted.
@@ -184,7 +152,7 @@ class Topics:
                 client=self._client,
                 name=name,
                 partition_count=int(count),
-                layout=_layout_of(name, layout, version),
+                layout=layout_of(name, layout, version),
                 policies=TopicPolicies.read(policies),
                 created_at_ms=number_of(created_at),
                 updated_at_ms=number_of(updated_at),
@@ -254,7 +222,7 @@ class Topics:
         check_topic_part("topic", name)
         check_positive_int("partitions", partitions)
         keys = TopicKeys(name, "hash_tagged" if self._is_cluster else "single")
-        encoded = "" if policies is None else _encode_policies(policies)
+        encoded = "" if policies is None else policies.encode()
         count = create_topic(self._client, self._keys, keys, partitions, policies=encoded, mode=mode)
         if count < 0:
             raise TopicError(name, "is being deleted; if that was interrupted, delete it once more")
@@ -296,39 +264,8 @@ def topic_of(topic: Topic | str) -> Topic:
         raise TopicError(topic, f"is not there: neither a topic nor a stream; {hint}") from error
 
 
-@cache
-def _shared_client(url: str) -> Client:
-    # One for each process and server; redis-py opens new connections after a fork.
-    return open_client(url)
-
-
-async def topic_streams_async(client: AsyncClient, name: str) -> list[str]:
-    """The stream keys of a topic's partitions, in order; of a plain stream, its own name."""
-    keys = RegistryKeys(isinstance(client, AsyncRedisCluster))
-    with visible_errors("open", stream=name, group=None):
-        count, layout, version = await client.execute_command(
-            "HMGET", keys.meta(name), "partitionCount", "layout", "schemaVersion", **AS_BYTES
-        )
-    if count is None:
-        return [name]
-    topic = TopicKeys(name, _layout_of(name, layout, version))
-    return [topic.stream(partition) for partition in range(int(count))]
-
-
-async def is_any_due_async(client: AsyncClient, keys: Sequence[str]) -> bool:
-    """Whether something in one of these sorted sets is due; changes nothing.
-
-    Args:
-        keys: `TopicKeys.waiting` and `TopicKeys.delayed` of what one consumes.
-    """
-    for key in keys:
-        with visible_errors("read due times", stream=key, group=None):
-            seconds, microseconds = await client.execute_command("TIME", **AS_BYTES)
-            now_ms = int(seconds) * 1000 + int(microseconds) // 1000
-            first = ("ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, 1)
-            if await client.execute_command(*first, **AS_BYTES):
-                return True
-    return False
+#: One for each process and server; redis-py opens new connections after a fork.
+_shared_client = cache(open_client)
 
 
 def _check_finished(stream: Topic) -> None:
@@ -369,11 +306,6 @@ def _unfinished_part(stream: Topic) -> str | None:
     return "delayed messages" if stream.call("EXISTS", stream.keys.delayed(0)) else None
 
 
-def _encode_policies(policies: TopicPolicies) -> str:
-    # Only what is set: an earlier version does not know what a later one adds.
-    return json.dumps({name: value for name, value in asdict(policies).items() if value is not None})
-
-
 def number_of(text: bytes | None) -> int | None:
     """A field that should be a number, `None` if it is none or not there."""
     with suppress(TypeError, ValueError):
@@ -381,7 +313,19 @@ def number_of(text: bytes | None) -> int | None:
     return None
 
 
-def _layout_of(topic: str, layout: bytes | None, version: bytes | None) -> Layout:
+def limit_of(score: bytes | float | None) -> int | None:
+    """How many partitions a member may own, by its score; `None`, any number, without one."""
+    with suppress(TypeError, ValueError, OverflowError):
+        return max(0, int(float(score)))  # type: ignore[arg-type]
+    return None
+
+
+def layout_of(topic: str, layout: bytes | None, version: bytes | None) -> Layout:
+    """The layout in a topic's meta.
+
+    Raises:
+        QueueError: it is of a later version.
+    """
     mark, text = number_of(version), as_text(layout or b"")
     if text in get_args(Layout) and (version is None or (mark is not None and mark <= _META_VERSION)):
         return cast("Layout", text)

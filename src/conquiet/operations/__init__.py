@@ -1,25 +1,45 @@
 """For operators: is the server safe, are the groups healthy, how fast does the backlog move."""
 
-from conquiet.operations.checks import diagnose, worst_level
-from conquiet.operations.database import DatabaseFacts, database_facts
-from conquiet.operations.facts import GroupFacts, ServerFacts, TopicFacts, server_facts, topic_facts
-from conquiet.operations.findings import Finding, Level
-from conquiet.operations.rates import Rates, Sample, rates_between, take_samples
+from __future__ import annotations
 
-__all__ = [
-    "DatabaseFacts",
-    "Finding",
-    "GroupFacts",
-    "Level",
-    "Rates",
-    "Sample",
-    "ServerFacts",
-    "TopicFacts",
-    "database_facts",
-    "diagnose",
-    "rates_between",
-    "server_facts",
-    "take_samples",
-    "topic_facts",
-    "worst_level",
-]
+from typing import TYPE_CHECKING
+
+from conquiet.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from conquiet.operations.checks import diagnose as diagnose, worst_level as worst_level
+    from conquiet.operations.database import (
+        DatabaseFacts as DatabaseFacts,
+        database_facts as database_facts,
+    )
+    from conquiet.operations.facts import (
+        GroupFacts as GroupFacts,
+        ServerFacts as ServerFacts,
+        TopicFacts as TopicFacts,
+        server_facts as server_facts,
+        topic_facts as topic_facts,
+    )
+    from conquiet.operations.findings import Finding as Finding, Level as Level
+    from conquiet.operations.queues import (
+        QueueFacts as QueueFacts,
+        queue_facts as queue_facts,
+        queue_names as queue_names,
+    )
+    from conquiet.operations.rates import (
+        Rates as Rates,
+        Sample as Sample,
+        rates_between as rates_between,
+        take_samples as take_samples,
+    )
+
+# On first use: a command that asks for the names of queues pays for no SQLAlchemy.
+_NAMES_OF = {
+    "checks": "diagnose worst_level",
+    "database": "DatabaseFacts database_facts",
+    "facts": "GroupFacts ServerFacts TopicFacts server_facts topic_facts",
+    "findings": "Finding Level",
+    "queues": "QueueFacts queue_facts queue_names",
+    "rates": "Rates Sample rates_between take_samples",
+}
+
+__all__, __getattr__, __dir__ = lazy_exports(__name__, _NAMES_OF)

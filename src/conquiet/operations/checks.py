@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 
+from conquiet.mq.look.stats import dead_consumers
 from conquiet.operations.database import DatabaseFacts, check_database
 from conquiet.operations.facts import GroupFacts, ServerFacts, TopicFacts
 from conquiet.operations.findings import Finding, Level
+from conquiet.operations.queues import QueueFacts, check_queue
+from conquiet.queue.losses import Loss
 
 _LEVELS: tuple[Level, ...] = ("ok", "note", "warning", "error")
 _OLDEST_SERVER = (6, 2)
 _SKEW_WARNING_MS = 1_000
 _SKEW_ERROR_MS = 60_000
-#: A consumer that has pending messages and was not active for so long counts as dead.
-_DEAD_AFTER_MS = 5 * 60_000
 _OLD_PENDING_MS = 60 * 60_000
 _MANY_EMPTY_CONSUMERS = 20
 _LONG_STREAM = 100_000
@@ -28,6 +30,7 @@ def diagnose(
     servers: Sequence[ServerFacts],
     topics: Sequence[TopicFacts] = (),
     databases: Sequence[DatabaseFacts] = (),
+    queues: Sequence[QueueFacts] = (),
 ) -> list[Finding]:
     """Every check over every fact; a check that finds nothing wrong has a finding, too."""
     findings: list[Finding] = []
@@ -40,6 +43,9 @@ def diagnose(
             problems += check_group(topic, group)
         groups = f"{len(topic.groups)} group{'s' if len(topic.groups) != 1 else ''}"
         findings += problems or [Finding("ok", "groups", topic.name, f"{groups}, all well")]
+    for queue in queues:
+        text = f"{queue.unfinished} tasks, {queue.consumers} consumers, all well"
+        findings += list(check_queue(queue)) or [Finding("ok", "queues", f"queue {queue.name}", text)]
     for database in databases:
         findings += check_database(database)
     return findings
@@ -155,6 +161,8 @@ def check_topic(topic: TopicFacts) -> Iterator[Finding]:
         text = f"{topic.dead_letters} dead letters were neither replayed nor purged"
         to_do = f"conquiet dlq list {topic.name}; then dlq replay or dlq purge."
         yield Finding("warning", "dead-letters", topic.name, text, to_do)
+    for loss in topic.losses:
+        yield _lost(topic, loss)
     if not topic.groups and topic.length:
         text = f"{topic.length} messages and no group: no consumer reads them"
         to_do = "Start a consumer; a new group begins with the first message."
@@ -169,11 +177,7 @@ def check_topic(topic: TopicFacts) -> Iterator[Finding]:
 def check_group(topic: TopicFacts, group: GroupFacts) -> Iterator[Finding]:
     """Do the consumers live, and does the group get on?"""
     subject, options = f"{topic.name}/{group.name}", f"{topic.name} --group {group.name}"
-    inactive = [
-        consumer
-        for consumer in group.consumers
-        if consumer.idle_ms > _DEAD_AFTER_MS and consumer.name not in group.live
-    ]
+    inactive = dead_consumers(group.consumers, group.live)
     for consumer in inactive:
         if consumer.pending:
             text = (
@@ -193,14 +197,38 @@ def check_group(topic: TopicFacts, group: GroupFacts) -> Iterator[Finding]:
         text = "the lag is not known: entries were deleted, or there are too many to count"
         to_do = "Do not read it as zero. It is known again when the group reaches the stream's end."
         yield Finding("warning", "lag", subject, text, to_do)
-    elif group.lag and not group.consumers:
-        text = f"{group.lag} messages wait and the group has no consumer"
-        to_do = "Start one, or delete a group that is not needed: it keeps entries from being trimmed."
+    elif group.lag and len(inactive) == len(group.consumers) and not group.live:
+        text = f"{group.lag} messages wait and the group has no consumer that is alive"
+        to_do = (
+            "Start one, or release what the group keeps from being trimmed: "
+            f"conquiet groups delete {topic.name} {group.name}"
+        )
         yield Finding("warning", "lag", subject, text, to_do)
+    if group.most_owned is not None and group.most_owned < topic.partitions:
+        text = (
+            f"its consumers own at most {group.most_owned} of {topic.partitions} partitions, by their "
+            "max_partitions: nobody reads the others"
+        )
+        to_do = "Start another consumer, or raise max_partitions."
+        yield Finding("warning", "max-partitions", subject, text, to_do)
     empty = [consumer for consumer in inactive if not consumer.pending]
     if len(empty) >= _MANY_EMPTY_CONSUMERS:
         text = f"{len(empty)} consumers have ended, and the group still knows them"
         yield Finding("note", "consumers", subject, text, f"conquiet consumers prune {options}")
+
+
+def _lost(topic: TopicFacts, loss: Loss) -> Finding:
+    seen_at = datetime.fromtimestamp(loss.seen_at_ms / 1000, UTC).isoformat(timespec="seconds")
+    which = "the" if loss.is_exact else "some of the"
+    text = (
+        f"{which} entries behind {loss.after} up to {loss.last} of stream {loss.stream} were lost, as in a "
+        f"failover: at least {loss.count}, seen at {seen_at} by {loss.seen_by}"
+    )
+    to_do = (
+        "Send them again; the logs of their producers name their ids. Then DEL the record, "
+        f"{loss.mark}. min_replicas=1 prevents such losses."
+    )
+    return Finding("error", "loss", topic.name, text, to_do)
 
 
 def _number(value: object) -> int:

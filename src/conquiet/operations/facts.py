@@ -13,9 +13,11 @@ from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
 from conquiet.mq import DeadLetters, MqAdmin, Topic, Topics
+from conquiet.mq.look.losses import topic_losses
 from conquiet.mq.topics import name_of
 from conquiet.queue import Client, ConsumerBacklog
 from conquiet.queue.connection import as_text, visible_errors
+from conquiet.queue.losses import Loss
 
 #: Settings of the server by which messages can be lost.
 _SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory-policy")
@@ -59,8 +61,10 @@ class GroupFacts:
     oldest_pending_age_ms: int | None
     oldest_undelivered_age_ms: int | None
     consumers: tuple[ConsumerBacklog, ...] = ()
-    #: Consumers that have a lease or sent a heartbeat; consumers of a plain stream do neither.
+    #: Consumers that have a lease or sent a heartbeat; a `QueueConsumer` of a plain stream does neither.
     live: frozenset[str] = field(default_factory=frozenset)
+    #: How many partitions its live consumers may own together; `None` for all.
+    most_owned: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +72,13 @@ class TopicFacts:
     """One topic or plain stream with its groups."""
 
     name: str
+    partitions: int = 1
     length: int
     dead_letters: int
     has_retention: bool
     groups: tuple[GroupFacts, ...] = ()
+    #: What failovers have lost of it, as far as is known.
+    losses: tuple[Loss, ...] = ()
 
 
 def server_facts(client: Client) -> list[ServerFacts]:
@@ -104,8 +111,8 @@ def topic_facts(client: Client, topic: Topic | str) -> TopicFacts:
     policies, groups = opened.policies, []
     for group in admin.groups(topic):
         owners = admin.owners(topic, group.group)
-        live = {member.name for member in owners.members}
-        live |= {partition.owner for partition in owners.partitions if partition.owner is not None}
+        limits = [member.max_partitions for member in owners.members]
+        is_limited = limits and None not in limits
         # A consumer of several partitions was active when it last was in any of them.
         consumers: dict[str, ConsumerBacklog] = {}
         for consumer in (consumer for partition in group.partitions for consumer in partition.consumers):
@@ -123,15 +130,18 @@ def topic_facts(client: Client, topic: Topic | str) -> TopicFacts:
                 oldest_pending_age_ms=group.oldest_pending_age_ms,
                 oldest_undelivered_age_ms=group.oldest_undelivered_age_ms,
                 consumers=tuple(consumers[name] for name in sorted(consumers)),
-                live=frozenset(live),
+                live=owners.live,
+                most_owned=sum(limit or 0 for limit in limits) if is_limited else None,
             )
         )
     return TopicFacts(
         name=opened.name,
+        partitions=stats.partitions,
         length=stats.length,
         dead_letters=DeadLetters(opened).count(),
-        has_retention=policies.retention_length is not None or policies.retention_ms is not None,
+        has_retention=policies.has_retention,
         groups=tuple(groups),
+        losses=tuple(topic_losses(opened)),
     )
 
 

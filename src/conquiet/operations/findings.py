@@ -17,7 +17,7 @@ class Finding:
     level: Level
     #: A stable name such as "eviction", for scripts.
     check: str
-    #: The server's address, or `topic/group`.
+    #: The server's address, `topic/group`, or `queue name`.
     subject: str
     text: str
     #: `None` if there is nothing to do.

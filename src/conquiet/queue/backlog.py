@@ -8,8 +8,15 @@ from functools import partial
 from typing import Any, Literal
 
 from conquiet.arguments import check_positive_int
+from conquiet.queue.batch_size import BATCH_BYTES, BatchSize
 from conquiet.queue.connection import AS_BYTES, AsyncClient, Client, as_text, visible_errors
+from conquiet.queue.message import pairs_of
 from conquiet.queue.steps import Steps, command, run_steps, run_steps_async
+
+#: Of entries that are read to be counted.
+_MOST_BYTES = 8 * BATCH_BYTES
+#: Where the server does not know a lag, so many entries are counted at most, unless a call says otherwise.
+COUNT_LIMIT = 1_000
 
 #: Runs one Redis command and returns its reply with everything as bytes.
 Call = Callable[..., Any]
@@ -36,7 +43,8 @@ class BacklogStats:
     last_id: str
     #: The last entry that was delivered to the group; "0-0" before the first.
     last_delivered_id: str
-    #: Undelivered messages; `None` if the server does not know and there are too many to count.
+    #: Undelivered messages; `None` if the server does not know and there are too many, or too large ones, to
+    #: count.
     lag: int | None
     lag_source: Literal["server", "counted"] | None
     #: Messages delivered and not acked.
@@ -57,7 +65,7 @@ def backlog_stats(call: Call, stream: str, group: bytes, *, count_limit: int) ->
     return run_steps(call, _backlog(stream, group, count_limit, is_group_needed=True))
 
 
-def peek_backlog(client: Client, *, stream: str, group: str, count_limit: int = 1_000) -> BacklogStats:
+def peek_backlog(client: Client, *, stream: str, group: str, count_limit: int = COUNT_LIMIT) -> BacklogStats:
     """As `RedisStreamsQueue.backlog_stats`, and creates neither stream nor group.
 
     For a group that does not exist yet, everything in the stream is lag: it will begin at the start.
@@ -69,7 +77,7 @@ def peek_backlog(client: Client, *, stream: str, group: str, count_limit: int = 
 
 
 async def peek_backlog_async(
-    client: AsyncClient, *, stream: str, group: str, count_limit: int = 1_000
+    client: AsyncClient, *, stream: str, group: str, count_limit: int = COUNT_LIMIT
 ) -> BacklogStats:
     """As `peek_backlog`, on an asyncio client."""
     check_positive_int("count_limit", count_limit)
@@ -138,10 +146,20 @@ def _lag(
     # Redis 7 and later know it, unless entries were deleted; Redis 6.2 does not have the field.
     if group_info.get("lag") is not None:
         return int(group_info["lag"]), "server"
-    entries = yield command("XRANGE", stream, f"({last_delivered}", "+", "COUNT", count_limit + 1)
-    if len(entries) > count_limit:
-        return None, None
-    return len(entries), "counted"
+    # XRANGE returns whole entries: a few at a time, and not all of them if they are large.
+    sizes, behind, counted, bytes_read = BatchSize(count_limit + 1), last_delivered, 0, 0
+    while counted <= count_limit and bytes_read <= _MOST_BYTES:
+        size = min(sizes.next, count_limit + 1 - counted)
+        entries = yield command("XRANGE", stream, f"({behind}", "+", "COUNT", size)
+        counted += len(entries)
+        if len(entries) < size:
+            return counted, "counted"
+        behind = as_text(entries[-1][0])
+        lengths = [sum(len(value) for _, value in pairs_of(fields)) for _, fields in entries]
+        bytes_read += sum(lengths)
+        sizes.learn_bytes(lengths)
+        sizes.took(0.0)
+    return None, None
 
 
 def _age_ms(now_ms: int, entry_id: bytes | str | None) -> int | None:

@@ -21,9 +21,9 @@ class _Batch(Protocol):
     def malformed(self) -> Sequence[MalformedEntry]: ...
 
 
-#: What one read brings, at about the most: so much is in memory twice, as bytes and as payloads. Where the
-#: server counts bytes as it reads, as in a topic, it stops within nine messages of it; of a plain stream the
-#: messages that came tell how many the next read asks for.
+#: What one read brings, at about the most: so much is in memory twice, as bytes and as payloads. The server
+#: counts bytes as it reads, and stops within a few messages of it; those that came tell how many the next
+#: read asks for.
 BATCH_BYTES = 8 << 20
 
 #: Of a first read, since the size of messages is not known yet, and of what was delivered before.

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from conquiet.arguments import check_name, check_positive_int
 from conquiet.queue.replicas import ReplicaWait
 
+#: How long a message is idle before it counts as stale, unless a config says otherwise.
+CLAIM_IDLE_MS = 60_000
+
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
@@ -26,7 +29,7 @@ class QueueConfig:
     #: `QueueConsumer` reads one message at a time and refuses any other number; `drain` has its `batch_size`.
     max_read_count: int = 1
     #: How long a message must have been idle before it counts as stale.
-    claim_idle_ms: int = 60_000
+    claim_idle_ms: int = CLAIM_IDLE_MS
     #: `enqueue`, `enqueue_many` and `enqueue_once` wait until so many replicas have the messages, and raise a
     #: `NotReplicatedError` otherwise; 0 for no wait.
     min_replicas: int = 0

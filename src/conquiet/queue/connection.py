@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -20,6 +19,7 @@ from redis.sentinel import Sentinel
 
 from conquiet.errors import QueueError
 from conquiet.masking import remember_secret, remember_url, scrub, scrubbed
+from conquiet.queue.pool import POOL
 
 Client = redis.Redis | RedisCluster
 AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
@@ -33,13 +33,19 @@ REDIS_ERRORS = (RedisError, RedisClusterException)
 _SCHEMES = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://"
 
 
-@contextmanager
-def visible_errors(operation: str, *, stream: str, group: str | None) -> Iterator[None]:
+class visible_errors:  # noqa: N801 -- reads as a function; a generator would cost each call a microsecond more
     """Turn what redis-py raises into a `QueueError` with the original as its cause."""
-    try:
-        yield
-    except REDIS_ERRORS as error:
-        raise queue_error(operation, error, stream=stream, group=group) from error
+
+    __slots__ = ("_group", "_operation", "_stream")
+
+    def __init__(self, operation: str, *, stream: str, group: str | None) -> None:
+        self._operation, self._stream, self._group = operation, stream, group
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, REDIS_ERRORS):
+            raise queue_error(self._operation, error, stream=self._stream, group=self._group) from error
 
 
 def queue_error(operation: str, cause: Exception, *, stream: str, group: str | None) -> QueueError:
@@ -66,20 +72,23 @@ def execute(client: Client, *command: Any, **options: Any) -> Any:
         return client.execute_command(*command, **AS_BYTES, **options)  # type: ignore[no-untyped-call]
 
 
-@contextmanager
-def in_step(client: Client) -> Iterator[None]:
+class in_step:  # noqa: N801 -- as `visible_errors`
     """Keep requests and replies in step: no later call gets the reply of an interrupted one.
 
     After an interrupt (Ctrl-C, a timeout by a signal) the client's idle connections are dropped: redis-py has
     put back the one whose reply was not read.
     """
-    try:
-        yield
-    except REDIS_ERRORS:
-        raise
-    except BaseException:
-        forget_connections(client)
-        raise
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None and not isinstance(error, REDIS_ERRORS):
+            forget_connections(self._client)
 
 
 def as_text(value: bytes | str) -> str:
@@ -93,6 +102,11 @@ def key_beside(stream: str, suffix: str) -> str:
     opening = stream.find("{")
     has_tag = opening >= 0 and stream.find("}", opening) > opening + 1
     return f"{stream}:{suffix}" if has_tag else f"{{{stream}}}:{suffix}"
+
+
+def drains_key(stream: str, group: str) -> str:
+    """Where the drains of a group of a plain stream have their heartbeats."""
+    return key_beside(stream, f"drains:{group}")
 
 
 def add_entries(
@@ -119,7 +133,7 @@ def open_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Client:
     Sentinel: `redis+sentinel://user:password@host:26379,host2:26379/service/0?sentinel_password=…`.
     """
     options = {"retry": Retry(NoBackoff(), 0), **options}
-    client: Client = _open(url, block_ms, options, redis.Redis, RedisCluster, Sentinel)
+    client: Client = _open(url, block_ms, options, _open_single, RedisCluster.from_url, Sentinel)
     return client
 
 
@@ -127,7 +141,7 @@ def open_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Client:
 def open_async_client(url: str, *, block_ms: int = 5_000, **options: Any) -> AsyncClient:
     """As `open_client`, for an event loop; close it with `aclose()`."""
     options = {"retry": AsyncRetry(NoBackoff(), 0), **options}
-    kinds = (redis.asyncio.Redis, redis.asyncio.RedisCluster, AsyncSentinel)
+    kinds = (redis.asyncio.Redis.from_url, redis.asyncio.RedisCluster.from_url, AsyncSentinel)
     client: AsyncClient = _open(url, block_ms, options, *kinds)
     return client
 
@@ -188,15 +202,23 @@ def longest_block_ms(client: Client, key: str) -> int | None:
     return max(1, int((timeout_s - margin_s) * 1000))
 
 
+def _open_single(url: str, *, single_connection_client: bool = False, **options: Any) -> redis.Redis:
+    # As `redis.Redis.from_url`, over a pool of ours.
+    pool = POOL.from_url(url, **options)
+    client = redis.Redis(connection_pool=pool, single_connection_client=single_connection_client)
+    client.auto_close_connection_pool = True
+    return client
+
+
 def _open(url: str, block_ms: int, options: dict[str, Any], single: Any, cluster: Any, sentinel: Any) -> Any:
     parts = _split(url, options)
     options = {"socket_timeout": block_ms / 1000 + 5, **options}
     match parts.scheme:
         case "redis" | "rediss" | "unix":
-            return single.from_url(url, **options)
+            return single(url, **options)
         case "redis+cluster" | "rediss+cluster":
             scheme = parts.scheme.removesuffix("+cluster")
-            return cluster.from_url(urlunsplit((scheme, *parts[1:])), **options)
+            return cluster(urlunsplit((scheme, *parts[1:])), **options)
         case "redis+sentinel" | "rediss+sentinel":
             service, arguments = _sentinel_arguments(parts, options)
             return sentinel(**arguments).master_for(service)

@@ -8,7 +8,8 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from conquiet.queue.connection import AS_BYTES, Client, execute, in_step
+from conquiet.queue.connection import AS_BYTES, Client, in_step
+from conquiet.queue.round_trip import execute_unparsed
 
 Argument = bytes | str | int | float
 
@@ -27,9 +28,9 @@ class LuaScript:
         """Run it: EVALSHA, with EVAL as the fallback, since a replica that was promoted may not have it."""
         tail = _tail(keys, arguments)
         try:
-            return execute(client, "EVALSHA", self.digest, *tail)
+            return execute_unparsed(client, "EVALSHA", self.digest, *tail)
         except NoScriptError:
-            return execute(client, "EVAL", self.text, *tail)
+            return execute_unparsed(client, "EVAL", self.text, *tail)
 
     def run_all(self, client: Client, calls: Sequence[Call]) -> list[Any]:
         """Run it for each call, in one round trip; a reply or an error for each.

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from conquiet.arguments import check_name, check_non_negative_int, check_positive_int
 from conquiet.masking import shown
-from conquiet.queue.backlog import BacklogStats, as_mapping, backlog_stats
+from conquiet.queue.backlog import COUNT_LIMIT, BacklogStats, as_mapping, backlog_stats
 from conquiet.queue.config import QueueConfig
 from conquiet.queue.connection import Client, as_text, run_command, unparsed_view, visible_errors
 from conquiet.queue.message import Delivery, QueueMessage, RawEntry, delivery_of, entry_id_order
@@ -95,7 +95,7 @@ class GroupMember:
         """
         return self._change_pending("hand_back", messages)
 
-    def backlog_stats(self, *, count_limit: int = 1_000) -> BacklogStats:
+    def backlog_stats(self, *, count_limit: int = COUNT_LIMIT) -> BacklogStats:
         """Length, lag, pending and consumers: read-only, bounded, never called by the queue itself."""
         check_positive_int("count_limit", count_limit)
         return backlog_stats(self._call, self.config.stream_key, self._group, count_limit=count_limit)

@@ -11,10 +11,13 @@ from conquiet.arguments import check_non_negative_int, check_positive_int
 from conquiet.errors import NotReplicatedError
 from conquiet.queue.connection import Client, key_beside, longest_block_ms, server_of, visible_errors
 
+#: The replication id of each server: a promoted one, or one that was restarted, has a new one.
+Primaries = dict[str, str | None]
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaWait:
-    """Waits after a write, in one round trip, until so many replicas have confirmed it; 0: not at all."""
+    """Waits after a write until so many replicas have confirmed it; 0: not at all."""
 
     min_replicas: int = 0
     timeout_ms: int = 1_000
@@ -23,32 +26,44 @@ class ReplicaWait:
         check_non_negative_int("min_replicas", self.min_replicas)
         check_positive_int("replica_timeout_ms", self.timeout_ms)
 
-    def check_connected(self, client: Client, streams: Iterable[str]) -> None:
-        """Raise unless enough replicas are there to wait for; nothing is written.
+    def before(self, client: Client, streams: Iterable[str], *, connected: bool = False) -> Primaries:
+        """Ask, before a write, who the primaries of these streams are; `after` must find the same ones.
+
+        Args:
+            connected: raise unless enough replicas are there to wait for.
 
         Raises:
-            NotReplicatedError: too few replicas are connected.
+            NotReplicatedError: too few replicas are connected; nothing was written.
         """
+        primaries: Primaries = {}
         if self.min_replicas:
             for stream, node in _nodes(client, streams):
                 with visible_errors("INFO replication", stream=stream, group=None):
                     info = node.info("replication")
                 states = [value.get("state") for value in info.values() if isinstance(value, dict)]
                 online = states.count("online")
-                if online < self.min_replicas:
+                if connected and online < self.min_replicas:
                     raise NotReplicatedError(stream, confirmed=online, min_replicas=self.min_replicas)
+                primaries[server_of(client, stream)] = info.get("master_replid")
+        return primaries
 
-    def after(self, client: Client, streams: Iterable[str], entry_ids: Sequence[str] = ()) -> None:
-        """Wait until what was written to these streams before, on any connection, is replicated.
+    def after(
+        self, client: Client, streams: Iterable[str], entry_ids: Sequence[str], primaries: Primaries
+    ) -> None:
+        """Wait until what was written to these streams since `before`, on any connection, is replicated.
 
         Raises:
-            NotReplicatedError: in time it was not; the entries are in their streams.
+            NotReplicatedError: in time it was not; or after a failover since, nobody knows.
         """
         if self.min_replicas:
             for stream, node in _nodes(client, streams):
-                self._wait(node, stream, entry_ids)
+                confirmed = self._wait(node, stream, primaries.get(server_of(client, stream)))
+                if confirmed < self.min_replicas:
+                    raise NotReplicatedError(
+                        stream, confirmed=confirmed, min_replicas=self.min_replicas, entry_ids=entry_ids
+                    )
 
-    def _wait(self, node: Client, stream: str, entry_ids: Sequence[str]) -> None:
+    def _wait(self, node: Client, stream: str, primary: str | None) -> int:
         longest = longest_block_ms(node, stream)
         timeout_ms = self.timeout_ms if longest is None else min(self.timeout_ms, longest)
         with visible_errors("WAIT", stream=stream, group=None):
@@ -56,11 +71,10 @@ class ReplicaWait:
             # WAIT is about the writes of its own connection: this one comes after those of all the others.
             pipeline.execute_command("SET", key_beside(stream, "replicated"), "", "PX", 1)
             pipeline.execute_command("WAIT", self.min_replicas, timeout_ms)
-            confirmed = pipeline.execute()[1]
-        if confirmed < self.min_replicas:
-            raise NotReplicatedError(
-                stream, confirmed=confirmed, min_replicas=self.min_replicas, entry_ids=entry_ids
-            )
+            pipeline.info("replication")
+            _, confirmed, info = pipeline.execute()
+        # The connection may be to a server that was promoted since: its replicas confirm what that one has.
+        return int(confirmed) if info.get("master_replid") == primary else 0
 
 
 def _nodes(client: Client, streams: Iterable[str]) -> list[tuple[str, Client]]:

@@ -16,7 +16,6 @@ Steps = Generator[Command, Any, _T]
 
 
 def command(*parts: Any, **options: Any) -> Command:
-    """One step."""
     return parts, options
 
 

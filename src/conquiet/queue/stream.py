@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from conquiet.arguments import check_positive_int
 from conquiet.payload import Payload
+from conquiet.queue.batch_size import BATCH_BYTES, FEW_MESSAGES
 from conquiet.queue.config import QueueConfig
 from conquiet.queue.connection import (
     AS_BYTES,
@@ -19,8 +20,8 @@ from conquiet.queue.connection import (
     visible_errors,
 )
 from conquiet.queue.member import GroupMember, entries_of
-from conquiet.queue.message import QueueMessage, delivery_of
-from conquiet.queue.scripts import create_group
+from conquiet.queue.message import QueueMessage, RawEntry, delivery_of
+from conquiet.queue.scripts import ack_and_read, create_group
 from conquiet.queue.writer import StreamWriter
 
 #: What was handed back counts as delivered in 1970; nothing else is idle for ten years.
@@ -44,6 +45,9 @@ class RedisStreamsQueue(GroupMember):
             min_replicas=config.min_replicas,
             replica_timeout_ms=config.replica_timeout_ms,
         )
+        #: What is known of the stream's end, by what is enqueued here and by drains.
+        self.ends = self._writer.ends
+        self.ends.who = config.consumer_name
         with visible_errors("XGROUP CREATE", **self._names):
             create_group(client, config.stream_key, config.consumer_group)
         with visible_errors("connect", **self._names):
@@ -95,7 +99,7 @@ class RedisStreamsQueue(GroupMember):
         command = self._read_command(block_ms, count)
         started = time.perf_counter()
         reply = self._call(*command)
-        return self._delivered(reply, time.perf_counter() - started)
+        return self._delivered(entries_of(reply), time.perf_counter() - started)
 
     def ack(self, msg: QueueMessage) -> None:
         """Acknowledge one message; acking twice is allowed."""
@@ -113,11 +117,14 @@ class RedisStreamsQueue(GroupMember):
     def ack_and_read(self, entry_ids: Sequence[str], block_ms: int, count: int = 1) -> list[QueueMessage]:
         """Acknowledge, then read, in one round trip; the server acks before it waits.
 
-        If the ack fails, its error is raised and what the read delivered stays pending.
+        Of more than a few messages, no more are delivered after `BATCH_BYTES`: they may be large. If the ack
+        fails, its error is raised and what the read delivered stays pending.
         """
+        command = self._read_command(block_ms, count)
+        if count > FEW_MESSAGES:
+            return self._ack_and_read_many(entry_ids, block_ms, count)
         if not entry_ids:
             return self.read(block_ms, count)
-        command = self._read_command(block_ms, count)
         started = time.perf_counter()
         with visible_errors("XACK with XREADGROUP", **self._names), in_step(self._view):
             pipeline = self._view.pipeline(transaction=False)
@@ -129,7 +136,7 @@ class RedisStreamsQueue(GroupMember):
         self._metrics.count_acks(acked)
         if isinstance(reply, Exception):
             raise queue_error("XREADGROUP", reply, **self._names) from reply
-        return self._delivered(reply, time.perf_counter() - started)
+        return self._delivered(entries_of(reply), time.perf_counter() - started)
 
     def claim_stale(self, min_idle_ms: int, count: int = 10) -> list[QueueMessage]:
         """Take over up to `count` messages that have been idle for `min_idle_ms`, from any consumer.
@@ -156,8 +163,17 @@ class RedisStreamsQueue(GroupMember):
         reader = ("XREADGROUP", "GROUP", self._group, self._consumer)
         return (*reader, "COUNT", count, "BLOCK", block_ms, "STREAMS", self._stream, ">")
 
-    def _delivered(self, reply: Any, seconds: float) -> list[QueueMessage]:
-        entries = entries_of(reply)
+    def _ack_and_read_many(self, entry_ids: Sequence[str], block_ms: int, count: int) -> list[QueueMessage]:
+        started = time.perf_counter()
+        with visible_errors("XACK with XREADGROUP", **self._names):
+            acked, entries = ack_and_read(self.client, self.config, entry_ids, count, BATCH_BYTES)
+        self._metrics.count_acks(acked)
+        if not entries:
+            # A script cannot wait.
+            return self.read(block_ms, FEW_MESSAGES)
+        return self._delivered(entries, time.perf_counter() - started)
+
+    def _delivered(self, entries: Sequence[RawEntry], seconds: float) -> list[QueueMessage]:
         self._metrics.count_read(len(entries), seconds)
         delivery = delivery_of([(entry, 1) for entry in entries], **self._names)
         return delivery.messages_or_raise("XREADGROUP", **self._names)

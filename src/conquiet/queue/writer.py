@@ -12,10 +12,11 @@ from conquiet.queue.connection import (
     add_entries,
     key_beside,
     queue_error,
-    run_command,
     visible_errors,
 )
+from conquiet.queue.ends import EndWatch
 from conquiet.queue.replicas import ReplicaWait
+from conquiet.queue.round_trip import execute_unparsed
 from conquiet.queue.scripts import enqueue_once
 from conquiet.tracing import Where, active_traces
 
@@ -49,6 +50,8 @@ class StreamWriter:
         self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
         self.client = client
         self.stream = stream
+        #: Reports what a failover has lost of what was added here.
+        self.ends = EndWatch(client)
         self._key = stream.encode()
         self._where = Where(destination=stream)
         self._group = group
@@ -64,10 +67,15 @@ class StreamWriter:
         return entry_id
 
     def _enqueue(self, payload: Payload) -> str:
-        command = ("XADD", self._key, "*", "data", encode_payload(payload))
-        entry_id: bytes = run_command(self.client, *command, stream=self.stream, group=self._group)
-        self._replicas.after(self.client, [self.stream], [entry_id.decode()])
-        return entry_id.decode()
+        data = encode_payload(payload)
+        self.ends.check_before_send(self.stream)
+        primaries = self._replicas.before(self.client, [self.stream])
+        with visible_errors("XADD", stream=self.stream, group=self._group):
+            reply: bytes = execute_unparsed(self.client, "XADD", self._key, "*", "data", data)
+        entry_id = reply.decode()
+        self.ends.sent(self.stream, [entry_id], data)
+        self._replicas.after(self.client, [self.stream], [entry_id], primaries)
+        return entry_id
 
     def enqueue_many(self, payloads: Iterable[Payload], *, batch_size: int = 1_000) -> list[str]:
         """Add messages in order, `batch_size` to a round trip; if one payload is refused, none is added."""
@@ -75,15 +83,20 @@ class StreamWriter:
         ids: list[str] = []
         with self._sending(list(payloads)) as (carrying, record_ids):
             encoded = [(self._key, encode_payload(payload)) for payload in carrying]
+            primaries = self._replicas.before(self.client, [self.stream])
             for start in range(0, len(encoded), batch_size):
+                batch = encoded[start : start + batch_size]
+                self.ends.check_before_send(self.stream)
                 with visible_errors("XADD", stream=self.stream, group=self._group):
-                    replies = add_entries(self.client, encoded[start : start + batch_size])
-                ids += [reply for reply in replies if isinstance(reply, str)]
+                    replies = add_entries(self.client, batch)
+                added = [reply for reply in replies if isinstance(reply, str)]
+                self.ends.sent(self.stream, added, batch[-1][1] if replies[-1:] == added[-1:] else None)
+                ids += added
                 for reply in replies:
                     if isinstance(reply, Exception):
                         operation = f"XADD of {len(encoded)} messages, {len(ids)} were added,"
                         raise queue_error(operation, reply, stream=self.stream, group=self._group) from reply
-                self._replicas.after(self.client, [self.stream], ids)
+                self._replicas.after(self.client, [self.stream], ids, primaries)
             record_ids(ids)
         return ids
 
@@ -104,8 +117,10 @@ class StreamWriter:
         ids: list[str] = []
         with self._sending(list(payloads)) as (carrying, record_ids):
             encoded = [encode_payload(payload) for payload in carrying]
+            primaries = self._replicas.before(self.client, [self.stream])
             for first in range(0, len(encoded), _ONCE_AT_A_TIME):
                 some = encoded[first : first + _ONCE_AT_A_TIME]
+                self.ends.check_before_send(self.stream)
                 with visible_errors("enqueue_once", stream=self.stream, group=self._group):
                     ids += enqueue_once(
                         self.client,
@@ -115,7 +130,8 @@ class StreamWriter:
                         first=first,
                         payloads=some,
                     )
-                self._replicas.after(self.client, [self.stream], ids)
+                self.ends.sent(self.stream, ids[first:])
+                self._replicas.after(self.client, [self.stream], ids, primaries)
             record_ids(ids)
         return ids
 

@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
+from conquiet.exports import lazy_exports
 from conquiet.extras import needs_extra
 
 if TYPE_CHECKING:
-    from conquiet.spark.database_sink import drain_batch
-    from conquiet.spark.dataframes import as_messages, publish, unpack
-    from conquiet.spark.errors import DataLossError, MalformedRowsError, RowsDifferError
-    from conquiet.spark.source import RedisStreamSource, register
+    from conquiet.spark.database_sink import drain_batch as drain_batch
+    from conquiet.spark.dataframes import as_messages as as_messages, publish as publish, unpack as unpack
+    from conquiet.spark.errors import (
+        DataLossError as DataLossError,
+        MalformedRowsError as MalformedRowsError,
+        RowsDifferError as RowsDifferError,
+    )
+    from conquiet.spark.task_rows import publish_tasks as publish_tasks
+    from conquiet.spark.source import RedisStreamSource as RedisStreamSource, register as register
 
-# Loaded on first use: a worker of Spark needs one module of this package, not all that the driver needs.
-_HOME_OF = {
-    "DataLossError": "errors",
-    "MalformedRowsError": "errors",
-    "RedisStreamSource": "source",
-    "RowsDifferError": "errors",
-    "as_messages": "dataframes",
-    "drain_batch": "database_sink",
-    "publish": "dataframes",
-    "register": "source",
-    "unpack": "dataframes",
+# On first use: a worker of Spark needs one module of this package, not all that the driver needs.
+_NAMES_OF = {
+    "database_sink": "drain_batch",
+    "dataframes": "as_messages publish unpack",
+    "errors": "DataLossError MalformedRowsError RowsDifferError",
+    "source": "RedisStreamSource register",
+    "task_rows": "publish_tasks",
 }
 
-__all__ = [
-    "DataLossError",
-    "MalformedRowsError",
-    "RedisStreamSource",
-    "RowsDifferError",
-    "as_messages",
-    "drain_batch",
-    "publish",
-    "register",
-    "unpack",
-]
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'conquiet.spark' has no attribute {name!r}")
-    with needs_extra("spark", "pyspark", "pyarrow", "pandas", part="conquiet.spark"):
-        value = getattr(import_module(f"conquiet.spark.{home}"), name)
-    globals()[name] = value
-    return value
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    _NAMES_OF,
+    importing=partial(needs_extra, "spark", "pyspark", "pyarrow", "pandas", part="conquiet.spark"),
+)

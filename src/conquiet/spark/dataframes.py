@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 -- as its docs call it
 
 from conquiet.spark.json_columns import columns_of, json_of
 from conquiet.tracing import Where, active_traces

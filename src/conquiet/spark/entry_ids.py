@@ -43,7 +43,7 @@ class EntryId:
 #: The last id of a stream that has had no entries yet.
 ZERO = EntryId(0, 0)
 
-#: Below and above every entry that Redis can hold.
+#: Below and above every entry that Redis can have.
 LOWEST = EntryId(0, 1)
 HIGHEST = EntryId(_LARGEST, _LARGEST)
 
@@ -57,7 +57,6 @@ class IdRange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no id can be in it."""
         return self.first > self.last
 
     def within(self, other: IdRange) -> IdRange:

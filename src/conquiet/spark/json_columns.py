@@ -6,7 +6,7 @@ from functools import reduce
 from operator import or_
 
 from pyspark.sql import Column, types
-from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 -- as its docs call it
 
 _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 

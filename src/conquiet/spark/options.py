@@ -66,11 +66,16 @@ class WriteOptions:
     #: The W3C context that the messages of a topic carry among their headers.
     traceparent: str | None = None
     tracestate: str | None = None
+    #: Rows become tasks: what stands around their ids and arguments, as `publish_tasks` gives it.
+    task_envelope: str | None = None
+    task_max_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
         _check_one_of("dedupe", self.dedupe, ("rows", "off"))
         _check_one_of("partitioner", self.partitioner, ("hash", "consistent_hash"))
         check_positive_int("dedupeWindowMs", self.dedupe_window_ms)
+        if self.task_envelope is not None and self.dedupe_column is not None:
+            raise ValueError("a task is known by its row: give no dedupeColumn")
         ReplicaWait(self.min_replicas, self.replica_timeout_ms)
         for name, value in (("dedupeId", self.dedupe_id), ("dedupeColumn", self.dedupe_column)):
             if value is not None:

@@ -23,7 +23,6 @@ class RedisStreamSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format(…)`."""
         return "redis-stream"
 
     def schema(self) -> StructType:
@@ -33,21 +32,18 @@ class RedisStreamSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
         from conquiet.spark.options import ReadOptions
         from conquiet.spark.read.batch_reader import StreamBatchReader
 
         return StreamBatchReader(ReadOptions.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
-        """For `spark.readStream`."""
         from conquiet.spark.options import ReadOptions
         from conquiet.spark.read.stream_reader import StreamMicroBatchReader
 
         return StreamMicroBatchReader(ReadOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """For `df.write`."""
         from conquiet.spark.options import WriteOptions
         from conquiet.spark.write.writers import StreamBatchWriter
 
@@ -57,7 +53,6 @@ class RedisStreamSource(DataSource):
     def streamWriter(  # noqa: N802 -- Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """For `df.writeStream`."""
         from conquiet.spark.options import WriteOptions
         from conquiet.spark.write.writers import StreamMicroBatchWriter
 

@@ -56,7 +56,6 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
-    """Whether messages are traced."""
     return active_traces() is not None
 
 

@@ -46,7 +46,6 @@ class Sending:
         self.headers = [headers_of(span) for span in spans]
 
     def sent(self, entry_ids: Sequence[str]) -> None:
-        """Record the entry ids."""
         for span, entry_id in zip(self._spans, entry_ids, strict=False):
             harmless(None, span.set_attribute, MESSAGE_ID, entry_id)
 
@@ -195,7 +194,6 @@ class Traces:
         return {**payload, self.payload_field: dict(headers)}
 
     def current_headers(self) -> dict[str, str]:
-        """The current context as headers."""
         return headers_of(trace.get_current_span())
 
     def _start(

@@ -36,7 +36,7 @@ class RecoveryAttributes(dg.Model, dg.Resolvable):
     """When what dead steps left is handled."""
 
     cron_schedule: str = "*/5 * * * *"
-    min_idle_ms: int | None = Field(default=None, description="60 s unless given.")
+    min_idle_ms: int | None = Field(default=None, description="claim_idle_ms of the spec unless given.")
     is_running: bool = Field(default=True, description="Whether it runs unless it is stopped in the UI.")
 
 

@@ -8,9 +8,6 @@ from conquiet.mq.look.stats import total_backlog
 from conquiet.queue import BacklogStats, Client, peek_backlog
 from dagster_conquiet.specs import AnySpec, TopicDrainSpec
 
-#: Where the server does not know the lag, this many entries are counted.
-COUNT_LIMIT = 10_000
-
 
 def partition_backlogs(client: Client, spec: TopicDrainSpec) -> dict[int, BacklogStats]:
     """The backlog of each partition that the topic has now, which may be more than the spec has."""
@@ -26,7 +23,7 @@ def backlog_of(client: Client, spec: AnySpec) -> BacklogStats:
     if isinstance(spec, TopicDrainSpec):
         parts = list(partition_backlogs(client, spec).values())
         return total_backlog(spec.topic, spec.group, parts)
-    return peek_backlog(client, stream=spec.stream, group=spec.group, count_limit=COUNT_LIMIT)
+    return peek_backlog(client, stream=spec.stream, group=spec.group)
 
 
 def dead_letter_count(client: Client, spec: AnySpec) -> int:

@@ -16,7 +16,6 @@ from conquiet.queue import Client, QueueConfig, RedisStreamsQueue, peek_backlog
 from dagster_conquiet.config import LimitsConfig, TopicDrainConfig
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
 from dagster_conquiet.steps.attempts import Attempt, Context, attempt_of
-from dagster_conquiet.steps.backlog import COUNT_LIMIT
 from dagster_conquiet.steps.interrupts import interrupts_between_messages
 from dagster_conquiet.steps.metadata import Metadata, drain_metadata
 from dagster_conquiet.steps.timeline import Timeline
@@ -82,7 +81,7 @@ def run_drain(
             f"max_failures ended the drain of stream {report.stream!r} for group {report.group!r}: "
             f"{report.retried} messages are retried later, {report.dead_lettered} are dead letters"
         )
-    after = peek_backlog(client, stream=report.stream, group=report.group, count_limit=COUNT_LIMIT)
+    after = peek_backlog(client, stream=report.stream, group=report.group)
     return report, drain_metadata(report, after, timeline)
 
 

@@ -12,27 +12,18 @@ from dagster_conquiet.steps.timeline import Timeline
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 
-_COUNTS = (
-    "read",
-    "handled",
-    "skipped",
-    "failed",
-    "retried",
-    "dead_lettered",
-    "handed_back",
-    "claimed_by_others",
-)
-
 
 def drain_metadata(report: DrainReport, after: BacklogStats, timeline: Timeline) -> Metadata:
     """What a drain of a stream or of a partition did, and what it left."""
     picture = timeline.markdown()
     return {
-        **{name: dg.MetadataValue.int(getattr(report, name)) for name in _COUNTS},
+        **{name: dg.MetadataValue.int(count) for name, count in report.counts.items()},
         "dagster/row_count": dg.MetadataValue.int(report.handled),
         **id_range(report.first_id, report.last_id),
         "remaining_lag": lag_value(after.lag),
         "pending": dg.MetadataValue.int(after.pending),
+        "pending_elsewhere": dg.MetadataValue.int(report.pending_elsewhere),
+        "elsewhere_idle_s": dg.MetadataValue.float(report.elsewhere_idle_ms / 1000),
         "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
         "stopped_by": dg.MetadataValue.text(report.stopped_by),
         **({"messages_over_time": dg.MetadataValue.md(picture)} if picture else {}),

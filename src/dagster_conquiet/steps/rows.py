@@ -8,9 +8,11 @@ from typing import Any
 
 from conquiet.errors import ConquietError
 from conquiet.queue import Client
+from conquiet.queue.batch_size import BatchSize
 from conquiet.queue.connection import key_beside
 from dagster_conquiet.steps.entries import json_of_entries
 
+#: Of small rows; of large ones as many as `BatchSize` says.
 _PAGE = 1_000
 
 
@@ -50,10 +52,15 @@ def read_rows(client: Client, stream: str) -> list[dict[str, Any]]:
     except (KeyError, TypeError, ValueError) as error:
         raise RowsMissingError(stream=stream, expected=None, found=0) from error
     read: list[dict[str, Any]] = []
+    sizes = BatchSize(_PAGE)
     while start is not None:
-        page = json_of_entries(client.xrange(stream, start, end or "+", count=_PAGE))
+        size = sizes.next
+        entries: Any = client.xrange(stream, start, end or "+", count=size)
+        page = json_of_entries(entries)
         read += [row for _, row in page if row is not None]
-        start = f"({page[-1][0]}" if len(page) == _PAGE else None
+        start = f"({page[-1][0]}" if len(page) == size else None
+        sizes.learn_bytes([sum(map(len, (fields or {}).values())) for _, fields in entries])
+        sizes.took(0.0)
     if len(read) != count:
         raise RowsMissingError(stream=stream, expected=count, found=len(read))
     return read

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from conquiet.mq.metrics import add_observations, emit, observe_all
+from conquiet.mq.metrics import emit, observe_all
+from conquiet.queue.metrics import add_observations
 
 _NAME = "conquiet_mq_handle_seconds"
 #: On a bound, between two, above all of them.

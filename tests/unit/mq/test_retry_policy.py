@@ -89,6 +89,12 @@ def test_a_number_of_the_wrong_kind_is_refused(name, value):
         RetryPolicy(**{name: value})
 
 
+@pytest.mark.parametrize("value", [1, "seed", None])
+def test_a_random_that_is_no_generator_is_refused(value):
+    with pytest.raises(TypeError, match=r"random must be a random\.Random"):
+        RetryPolicy(random=value)
+
+
 @pytest.mark.parametrize("name", ["retry_on", "never_on"])
 @pytest.mark.parametrize("value", [ValueError, [ValueError], ("ValueError",), (ValueError(),), (int,), None])
 def test_exceptions_of_the_wrong_kind_are_refused(name, value):

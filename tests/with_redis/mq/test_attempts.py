@@ -11,7 +11,15 @@ from conquiet.mq import Message, RetryPolicy, Topic, Topics
 from conquiet.mq.scripts import script
 from conquiet.queue import open_client
 from tests.eventually import HANG_S, eventually
-from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, pending, quick, wait_until_finished
+from tests.with_redis.mq.consuming import (
+    GROUP,
+    Seen,
+    dead_letters,
+    expire,
+    pending,
+    quick,
+    wait_until_finished,
+)
 from tests.with_redis.mq.proxy import LossyProxy
 
 
@@ -121,8 +129,8 @@ def test_processes_that_die_give_up_what_killed_them_and_not_what_they_had_read(
     begun = f"test:seen:{topic.name}"
 
     for _ in range(3):
-        client.delete(topic.keys.lease(GROUP, 0))
         start.process(server_url, topic, "die_of_poison", max_attempts=1).wait(timeout=HANG_S)
+        expire(topic)
     seen = Seen()
     start(topic, seen, config=quick(retry=RetryPolicy(max_attempts=1)))
 

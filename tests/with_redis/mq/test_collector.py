@@ -8,7 +8,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from conquiet import DrainLimits, drain
 from conquiet.mq import MqCollector
+from conquiet.mq.look import stats
 from tests.eventually import eventually
 from tests.services import free_port
 from tests.with_redis.mq.by_hand import Hand
@@ -123,3 +125,28 @@ def test_owners_and_members_are_told_by_leases_and_not_for_plain_streams_without
     assert (
         registry.get_sample_value("conquiet_mq_lag", {"topic": stream, "partition": "0", "group": GROUP}) == 1
     )
+
+
+def test_what_is_pending_at_dead_consumers_is_a_metric_with_how_long_they_are_silent(
+    client, make_queue, engine, stream, monkeypatch
+):
+    queue = make_queue("died")
+    queue.enqueue_many([{"n": n} for n in range(3)])
+    queue.read(50, 2)
+    names = ("conquiet_mq_pending_at_dead_consumers", "conquiet_mq_dead_consumer_idle_seconds")
+
+    def figures():
+        found = {family.name: family for family in MqCollector(client, [stream]).collect()}
+        return [sample.value for name in names for sample in found[name].samples]
+
+    assert figures() == [0, 0]
+    monkeypatch.setattr(stats, "_DEAD_AFTER_MS", -1)
+    pending, idle = figures()
+    assert pending == 2
+    assert idle >= 0
+
+    # Not what a drain that lives has, however silent it is.
+    living = []
+    limits = DrainLimits(max_messages=1, idle_ms=20, take_over_dead=False)
+    drain(make_queue("lives"), lambda _msg, _session: living.append(figures()), engine, limits)
+    assert living[0][0] == 2

@@ -103,7 +103,7 @@ def test_a_partition_that_is_acquired_while_no_connection_is_free_does_not_hold_
         assert go_on.wait(timeout=HANG_S)
 
     producer.send(topic.name, {"n": 0})
-    running = start(topic, hold, engine=engine, inbox=Inbox(), config=quick(lease_ttl_ms=2_000))
+    running = start(topic, hold, engine=engine, inbox=Inbox(), config=quick())
     assert begun.wait(timeout=HANG_S)
     grown = topics.grow(topic.name, 2)
     Producer(topic.client).send(topic.name, {"n": 1}, partition=1)
@@ -111,7 +111,7 @@ def test_a_partition_that_is_acquired_while_no_connection_is_free_does_not_hold_
     lease = topic.keys.lease(GROUP, 0)
     before = topic.client.hgetall(lease)
 
-    eventually(lambda: int(topic.client.hget(lease, "expiresAtMs")) > int(before[b"expiresAtMs"]) + 2_000)
+    eventually(lambda: int(topic.client.hget(lease, "expiresAtMs")) > int(before[b"expiresAtMs"]) + 1_000)
 
     assert topic.client.hget(lease, "epoch") == before[b"epoch"]
     go_on.set()

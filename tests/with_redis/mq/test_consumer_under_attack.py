@@ -23,7 +23,7 @@ from conquiet.mq import (
     RetryPolicy,
     drain_partition,
 )
-from conquiet.mq.own.partition import LeasedPartition
+from conquiet.mq.own.waiting import Waiting
 from tests.conftest import effects
 from tests.eventually import eventually
 from tests.reports import report_of
@@ -77,9 +77,9 @@ def test_what_was_acked_is_reported_as_handled_if_redis_fails_during_the_wait(to
     send(3)
 
     def fails(self, last_seen, block_ms):
-        raise QueueError("XREAD", stream=self.stream, group=self.group, reason="connection reset")
+        raise QueueError("XREAD", stream=topic.keys.stream(0), group="billing", reason="connection reset")
 
-    monkeypatch.setattr(LeasedPartition, "wait_for_new", fails)
+    monkeypatch.setattr(Waiting, "for_new", fails)
     with pytest.raises(QueueError) as caught:
         drain(topic, lambda msg: None)
 
@@ -93,7 +93,7 @@ def test_a_ctrl_c_during_the_wait_leaves_the_report_right(topic, send, monkeypat
     def interrupted(self, last_seen, block_ms):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LeasedPartition, "wait_for_new", interrupted)
+    monkeypatch.setattr(Waiting, "for_new", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         drain(topic, lambda msg: None)
 

@@ -12,7 +12,15 @@ from conquiet import QueueError
 from conquiet.mq import DeadLetter, DeadLetters, Envelope, RetryPolicy, TopicError, Topics
 from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import NOW_MS, Hand
-from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, pending, quick, wait_until_finished
+from tests.with_redis.mq.consuming import (
+    GROUP,
+    Seen,
+    dead_letters,
+    expire,
+    pending,
+    quick,
+    wait_until_finished,
+)
 
 
 class OutOfStockError(Exception):
@@ -342,6 +350,7 @@ def test_a_message_whose_dead_letter_cannot_be_written_stays_pending(topic, send
     assert isinstance(running.error, QueueError)
     assert sorted(pending(topic)) == ids
     client.delete(topic.keys.dead_letters(0))
+    expire(topic)
     start(topic, lambda msg: DeadLetter("never"), config=quick(retry=RetryPolicy(max_attempts=99)))
     wait_until_finished(topic)
     assert sorted(letter["originalMessageId"] for letter in dead_letters(topic)) == ids
@@ -377,3 +386,26 @@ def test_a_filter_that_does_not_exist_is_refused_and_selects_nothing(give_up, le
             call(**which)
 
     assert letters.count() == 2
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "5", True])
+def test_a_rate_that_is_none_is_refused_and_replays_nothing(give_up, letters, value):
+    give_up(2)
+    ids = [letter.id for letter in letters.list().letters]
+
+    for call in (letters.replay_all, lambda **rate: letters.replay_many(ids, **rate)):
+        with pytest.raises((TypeError, ValueError), match="per_second"):
+            call(per_second=value)
+
+    assert letters.count() == 2
+
+
+def test_one_id_instead_of_several_is_refused(give_up, letters):
+    give_up(1)
+    [letter] = letters.list().letters
+
+    for call in (letters.replay_many, letters.purge):
+        with pytest.raises(TypeError, match="letter_ids"):
+            call(letter.id)
+
+    assert letters.count() == 1

@@ -80,6 +80,16 @@ def test_it_stops_at_max_messages_and_the_next_drain_goes_on_in_order(topic, sen
     assert pending(client, topic) == 0
 
 
+def test_the_batch_size_of_the_limits_is_the_one_that_counts(topic, send, client):
+    send(160)
+    sizes = []
+
+    drain(topic, lambda msg: sizes.append(pending(client, topic)), batch_size=150, max_messages=150)
+    drain(topic, lambda msg: sizes.append(pending(client, topic)), batch_size=3, max_messages=3)
+
+    assert (max(sizes[:150]), max(sizes[150:])) == (150, 3)
+
+
 def test_handlers_run_in_the_calling_thread(topic, send):
     send(1)
     threads = []

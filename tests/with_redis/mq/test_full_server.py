@@ -173,5 +173,21 @@ def test_consumers_are_pruned_and_groups_and_topics_deleted_on_a_full_server(cli
     assert client.keys("stream:topic:*") == []
 
 
+def test_a_group_is_moved_and_policies_are_changed_on_a_full_server_so_that_it_can_be_trimmed(
+    client: redis.Redis,
+):
+    topic = Topics(client).create(TOPIC, 2)
+    client.xgroup_create(topic.keys.stream(0), "abandoned", "0")
+    fill_topic(client)
+    admin = MqAdmin(client)
+
+    # In the second partition the group has not begun.
+    admin.reset_group(topic, "abandoned", to="end", dry_run=False)
+    Topics(client).change_policies(TOPIC, TopicPolicies(retention_length=1))
+    admin.trim(TOPIC)
+
+    assert [client.xlen(topic.keys.stream(partition)) for partition in topic.partitions] == [1, 1]
+
+
 def _length(topic: Topic) -> int:
     return sum(topic.client.xlen(topic.keys.stream(partition)) for partition in topic.partitions)

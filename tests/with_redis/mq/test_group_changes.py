@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from conquiet import DrainLimits, drain
 from conquiet.mq import MqAdmin, Retry, RetryPolicy, TopicError, drain_partition
 from conquiet.mq.own.leases import LeaseStore
 from tests.eventually import eventually
 from tests.with_redis.mq.by_hand import Hand
-from tests.with_redis.mq.consuming import GROUP, pending, quick
+from tests.with_redis.mq.consuming import GROUP, pending, quick, wait_until_finished
 
 
 @pytest.fixture
@@ -114,6 +115,7 @@ def test_a_group_with_pending_messages_is_deleted_only_by_force(topic, send, adm
     send(2)
     hand = Hand(topic)
     hand.read()
+    hand.let_go()
 
     with pytest.raises(TopicError, match="2 messages of partition 0 are pending"):
         admin.delete_group(topic.name, GROUP)
@@ -132,6 +134,7 @@ def test_a_group_that_is_kept_is_kept_in_every_partition(wide, producer, admin):
     for hand in hands:
         messages = hand.read()
         hand.finish(messages if hand.leased.partition < 2 else [])
+        hand.let_go()
 
     with pytest.raises(TopicError, match="1 messages of partition 2 are pending"):
         admin.delete_group(wide.name, GROUP)
@@ -174,6 +177,50 @@ def test_a_group_with_live_members_is_not_deleted(topic, admin):
         admin.delete_group(topic.name, GROUP)
 
     assert len(admin.groups(topic.name)) == 1
+
+
+def test_a_group_is_not_deleted_while_a_partition_of_it_has_an_owner(topic, admin):
+    hand = Hand(topic, owner="drain-7")
+
+    with pytest.raises(TopicError, match="drain-7 work for it"):
+        admin.delete_group(topic.name, GROUP)
+    hand.let_go()
+    admin.delete_group(topic.name, GROUP)
+
+    assert admin.groups(topic.name) == []
+
+
+def test_a_group_of_a_plain_stream_is_not_deleted_while_a_drain_of_it_lives(
+    admin, queue, engine, client, stream
+):
+    queue.enqueue({"n": 1})
+    found = []
+
+    def delete_meanwhile(_msg, _session):
+        found.extend(admin.owners(stream, "billing").drains)
+        with pytest.raises(TopicError, match="worker-1 work for it"):
+            admin.delete_group(stream, "billing")
+
+    drain(queue, delete_meanwhile, engine, DrainLimits(idle_ms=20))
+    assert found == ["worker-1"]
+    admin.delete_group(stream, "billing")
+
+    assert admin.owners(stream, "billing").live == frozenset()
+    assert client.keys(f"*{stream}*drains*") == []
+
+
+def test_a_group_that_nobody_reads_any_more_is_released_and_no_longer_keeps_entries(
+    topic, send, admin, start
+):
+    send(10)
+    admin.create_group(topic, "abandoned")
+    start(topic, lambda _msg: None)
+    wait_until_finished(topic)
+    assert [trim.removed for trim in admin.trim(topic, retention_length=1)] == [0]
+
+    admin.delete_group(topic, "abandoned")
+
+    assert [trim.removed for trim in admin.trim(topic, retention_length=1)] == [9]
 
 
 def test_a_drain_and_a_consumer_leave_no_name_behind(topic, send, start):

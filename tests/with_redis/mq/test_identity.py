@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import insert, select
 
 from conquiet import DbSession, DrainLimits, Inbox, QueueConfig, drain
-from conquiet.mq import DeadLetter, DeadLetters, Message, drain_partition
+from conquiet.mq import DeadLetter, DeadLetters, HashPartitioner, Message, drain_partition
 from conquiet.mq.envelope import new_id
 from conquiet.mq.scripts import delay
 from conquiet.mq.send.delayed import move_delayed
+from conquiet.mq.send.producer import _envelope
 from tests.conftest import effects
 
 GROUP = "billing"
@@ -37,7 +38,7 @@ def test_a_new_message_with_the_id_of_one_that_a_failover_lost_is_handled(topic,
     lost = producer.send(topic, {"n": "lost"})
     drain_all(topic, engine)
     client.delete(key)
-    envelope = producer._envelope(topic, Message(payload={"n": "new"}))
+    envelope = _envelope(HashPartitioner(), topic, Message(payload={"n": "new"}))
     client.xadd(key, {"data": envelope.encode()}, id=lost)
 
     report = drain_all(topic, engine)
@@ -65,7 +66,7 @@ def test_a_new_message_of_a_plain_stream_with_a_reused_id_is_handled_and_its_red
 
 def test_a_delayed_message_whose_move_was_not_replicated_has_its_effect_once(topic, producer, engine):
     """The move is made a second time on the replica that was promoted."""
-    data = producer._envelope(topic, Message(payload={"n": 1})).encode()
+    data = _envelope(HashPartitioner(), topic, Message(payload={"n": 1})).encode()
     for name in ("send:a", "send:a"):
         delay(topic, 0, name, data, 0)
         move_delayed(topic)

@@ -17,6 +17,7 @@ from conquiet.errors import LeaseLostError, QueueError
 from conquiet.mq import Producer, Topic, Topics
 from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.own.partition import LeasedPartition
+from conquiet.mq.own.waiting import Waiting
 from conquiet.queue.connection import open_client
 from tests.services import redis_server
 from tests.with_redis.mq.consuming import GROUP, pending
@@ -407,7 +408,7 @@ def test_whatever_is_asked_of_a_server_that_is_away_is_a_queue_error():
         for call in (
             lambda: store.acquire(0, "anna", TTL_MS),
             lambda: partition.take_over(None, 10),
-            lambda: partition.wait_for_new("0-0", 1),
+            lambda: Waiting(topic, "orders", GROUP).for_new("0-0", 1),
             lambda: partition.settle_and_read([], 1),
             partition.create_group,
         ):
@@ -416,12 +417,27 @@ def test_whatever_is_asked_of_a_server_that_is_away_is_a_queue_error():
 
 
 def test_members_are_those_that_said_so_lately(store, clock):
-    assert store.heartbeat("anna", 1_000) == ["anna"]
+    assert store.heartbeat("anna", 1_000) == {"anna": None}
     clock.now += 500
-    assert store.heartbeat("ben", 1_000) == ["anna", "ben"]
+    assert store.heartbeat("ben", 1_000, 2) == {"anna": None, "ben": 2}
     clock.now += 500
-    assert store.heartbeat("ben", 1_000) == ["ben"]
-    assert store.heartbeat("ben", 0) == []
+    assert store.heartbeat("ben", 1_000) == {"ben": None}
+    assert store.heartbeat("ben", 0) == {}
+
+
+def test_a_dead_owner_and_a_dead_member_expire_although_the_servers_clock_was_set_back(topic, store, clock):
+    """As by a failover to a replica whose clock is behind."""
+    store.acquire(0, "anna", TTL_MS)
+    store.heartbeat("anna", TTL_MS)
+    other = LeaseStore(topic, GROUP, now_ms=clock)
+    clock.now -= 100 * TTL_MS
+
+    assert other.acquire(0, "ben", TTL_MS) is None
+    assert sorted(other.heartbeat("ben", TTL_MS)) == ["anna", "ben"]
+    clock.now += TTL_MS
+    assert other.acquire(0, "ben", TTL_MS) is not None
+    clock.now += 9 * TTL_MS
+    assert other.heartbeat("ben", TTL_MS) == {"ben": None}
 
 
 @pytest.mark.parametrize("call", ["read", "settle", "take_over", "take_due"])

@@ -156,6 +156,7 @@ def test_a_group_that_is_kept_is_kept_on_every_node(cluster, spread):
         hand = Hand(spread, partition)
         messages = hand.read()
         hand.finish(messages if partition < 11 else [])
+        hand.let_go()
 
     with pytest.raises(TopicError, match="1 messages of partition 11 are pending"):
         admin.delete_group(spread.name, GROUP)

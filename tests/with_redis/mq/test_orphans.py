@@ -162,3 +162,66 @@ def test_a_drain_of_a_partition_takes_orphans_over_too(topic, send):
     assert report.handled == 4
     assert sorted(seen.numbers()) == [0, 1, 2, 3]
     assert not pending(topic)
+
+
+def test_what_was_given_back_to_the_owners_name_by_hand_is_taken_over_too(topic, start):
+    taken = threading.Event()
+    may_go_on = threading.Event()
+    attempts: list[int] = []
+
+    def handle(msg):
+        attempts.append(msg.attempt)
+        if len(attempts) == 1:
+            taken.set()
+            may_go_on.wait()
+            return Retry(delay_ms=1)
+        return None
+
+    consumer = owner(start, topic, ignoring_the_first(handle), claim_idle_ms=200)
+    stream, name = topic.keys.stream(0), consumer.config.consumer_name
+    entry_id = topic.client.xadd(stream, {"data": _data(topic, 0, None)})
+    taken.wait()
+    # Its delivery count is another one now, so that its retry is refused.
+    topic.client.xclaim(stream, GROUP, name, 0, [entry_id])
+    may_go_on.set()
+
+    wait_until_finished(topic)
+    assert attempts == [1, 3]
+
+
+def test_what_the_owner_has_in_flight_is_not_taken_as_an_orphan_of_its_own(topic, start):
+    seen = Seen()
+    release = threading.Event()
+
+    def handle(msg):
+        seen(msg)
+        if msg.payload["n"] == 0:
+            release.wait()
+
+    owner(start, topic, ignoring_the_first(handle), claim_idle_ms=1, batch_size=3)
+    for number in range(5):
+        topic.client.xadd(topic.keys.stream(0), {"data": _data(topic, number, None)})
+    eventually(lambda: seen.ids)
+    release.set()
+
+    wait_until_finished(topic)
+    assert seen.numbers() == [0, 1, 2, 3, 4]
+    assert {msg.attempt for msg in seen} == {1}
+
+
+def test_a_key_opens_again_when_its_message_was_taken_out_of_the_waiting_set_by_hand(topic, start):
+    handled: list[tuple[int, int]] = []
+
+    def handle(msg):
+        handled.append((msg.payload["n"], msg.attempt))
+        return Retry(delay_ms=3_600_000) if handled == [(0, 1)] else None
+
+    owner(start, topic, ignoring_the_first(handle), claim_idle_ms=200, ordering="strict")
+    stream, waiting = topic.keys.stream(0), topic.keys.waiting(GROUP, 0)
+    for number in range(3):
+        topic.client.xadd(stream, {"data": _data(topic, number, "one")})
+    eventually(lambda: topic.client.zcard(waiting) and topic.client.xpending(stream, GROUP)["pending"] == 3)
+    topic.client.delete(waiting)
+
+    wait_until_finished(topic)
+    assert handled == [(0, 1), (0, 2), (1, 1), (2, 1)]

@@ -24,6 +24,7 @@ from tests.with_redis.mq.consuming import (
     GROUP,
     Seen,
     dead_letters,
+    expire,
     metric,
     owners,
     pending,
@@ -85,6 +86,7 @@ def test_the_dead_owners_messages_are_taken_over_in_order_beyond_one_batch(
     eventually(notes)
     dead.kill()
     dead.wait(timeout=HANG_S)
+    expire(topic)
     seen = Seen()
 
     start(topic, seen, config=quick(batch_size=3))
@@ -101,6 +103,7 @@ def test_order_per_key_is_kept_over_a_take_over_in_the_middle(server_url, topic,
     eventually(lambda: len(notes()) == 8)
     dead.kill()
     dead.wait(timeout=HANG_S)
+    expire(topic)
     seen = Seen()
 
     start(topic, seen)
@@ -118,7 +121,8 @@ def test_a_message_that_kills_its_process_is_a_dead_letter_after_the_last_delive
     producer.send_many(topic.name, [{"n": 0}, {"n": 1, "poison": True}, {"n": 2}, {"n": 3}])
 
     for deaths in (1, 2):
-        start.process(server_url, topic, "die_of_poison", lease_ttl_ms=700).wait(timeout=HANG_S)
+        start.process(server_url, topic, "die_of_poison").wait(timeout=HANG_S)
+        expire(topic)
         assert len([note for note in notes() if note[0] == 1]) == deaths
     seen = Seen()
     start(topic, seen, config=quick(retry=RetryPolicy(max_attempts=2)))
@@ -140,16 +144,16 @@ def test_a_handler_longer_than_the_lease_is_not_delivered_twice(topic, send, sta
         seen(msg)
         assert go_on.wait(timeout=HANG_S)
 
-    first = start(topic, slow, config=quick(lease_ttl_ms=600))
+    first = start(topic, slow, config=quick(lease_ttl_ms=4_000))
     eventually(lambda: seen)
-    start(topic, seen, config=quick(lease_ttl_ms=600))
+    start(topic, seen, config=quick(lease_ttl_ms=4_000))
     lease = topic.keys.lease(GROUP, 0)
     began = int(topic.client.hget(lease, "acquiredAtMs"))
-    eventually(lambda: int(topic.client.hget(lease, "expiresAtMs")) > began + 3 * 600)
+    eventually(lambda: int(topic.client.hget(lease, "expiresAtMs")) > began + 2 * 4_000)
 
     assert owners(topic) == [first.name]
     (row,) = topic.client.xpending_range(topic.keys.stream(0), GROUP, entry_id, entry_id, 1)
-    assert row["time_since_delivered"] < 600
+    assert row["time_since_delivered"] < 4_000
     go_on.set()
     wait_until_finished(topic)
     assert seen.numbers() == [0, 1]

@@ -9,10 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
+from sqlalchemy import create_engine
 
+from conquiet import DrainError, DrainLimits, QueueConfig, RedisStreamsQueue, drain
+from conquiet.consume.dead_letter import dead_letter_stream
 from conquiet.errors import QueueError, TopicError
 from conquiet.mq import Message, MqAdmin, Producer, Retry, TopicPolicies, Topics
-from conquiet.queue.connection import add_entries, open_client
+from conquiet.queue.connection import add_entries, drains_key, open_client
 from tests.eventually import eventually
 from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, quick, wait_until_finished
 from tests.with_redis.mq.proxy import LossyProxy
@@ -196,7 +199,7 @@ def test_a_producer_never_writes_to_a_topic_that_was_deleted(topics, wide, produ
 
     for way in ways:
         # As it is looked up within the second, and as it is found by itself.
-        producer._known[wide.name] = wide, time.monotonic() + 60
+        producer._topics._known[wide.name] = wide, time.monotonic() + 60
         with pytest.raises(TopicError, match=r"was deleted: 0 of \d messages were added"):
             way()
     assert keys_of(client, wide.name) == set()
@@ -334,6 +337,28 @@ def test_deleting_a_topic_leaves_nothing_of_groups_that_are_gone(topics, wide, p
     start(wide, Seen()).stop()
     MqAdmin(client).delete_group(wide.name, GROUP, force=True)
     assert client.exists(wide.keys.epoch(GROUP, 0))
+
+    topics.delete(wide.name)
+
+    assert keys_of(client, wide.name) == set()
+
+
+def test_deleting_a_topic_leaves_nothing_of_drains_of_its_streams(topics, wide, producer, client, tmp_path):
+    producer.send(wide.name, {"n": 0}, partition=0)
+    stream = wide.keys.stream(0)
+    queue = RedisStreamsQueue(client, QueueConfig(stream, GROUP, "drain", block_ms=10))
+    database = create_engine(f"sqlite:///{tmp_path}/drained.db")
+
+    def fail(_msg, _session):
+        raise ValueError
+
+    with pytest.raises(DrainError):
+        drain(queue, fail, database, DrainLimits(idle_ms=10))
+    drain(queue, fail, database, DrainLimits(idle_ms=10, max_deliveries=1))
+    producer.send(wide.name, {"n": 1}, partition=0)
+    with pytest.raises(DrainError):
+        drain(queue, fail, database, DrainLimits(idle_ms=10))
+    assert client.exists(drains_key(stream, GROUP), dead_letter_stream(stream)) == 2
 
     topics.delete(wide.name)
 

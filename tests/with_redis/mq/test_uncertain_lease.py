@@ -12,6 +12,7 @@ from conquiet.consume.engine import DrainLoop
 from conquiet.consume.handling import MessageHandling
 from conquiet.mq import ConsumerConfig, LeaseLostError
 from conquiet.mq.own.channel import PartitionChannel
+from conquiet.queue.ends import EndWatch
 from tests.conftest import effects
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import pending
@@ -22,7 +23,7 @@ class Worker:
 
     def __init__(self, topic, engine, handler):
         config = ConsumerConfig(consumer_name="worker-1", block_ms=10)
-        self.channel = PartitionChannel(Hand(topic).leased, config)
+        self.channel = PartitionChannel(Hand(topic).leased, config, EndWatch(topic.client))
         self.channel.lease_valid_until = math.inf
         handling = MessageHandling(
             lambda msg, session: handler(self.channel, msg, session),

@@ -13,7 +13,7 @@ import pytest
 from conquiet import DrainLimits, EmbeddedServer
 from conquiet.mq import Producer, Topics, drain_partition
 from conquiet.mq.keys import Layout, RegistryKeys, TopicKeys
-from conquiet.queue import open_client
+from conquiet.queue import StreamWriter, open_client
 from tests.upgrade import record
 
 PAGE = (Path(__file__).parents[3] / "docs" / "wire-format.md").read_text()
@@ -61,6 +61,16 @@ def pattern_of(template):
     return re.compile("".join(".+" if index % 2 else re.escape(part) for index, part in enumerate(parts)))
 
 
+def lose_a_message(client):
+    writer = StreamWriter(client, record.STREAM)
+    writer.enqueue({"n": "kept"})
+    before = client.dump(record.STREAM)
+    writer.enqueue({"n": "lost"})
+    # As a replica that lagged.
+    client.restore(record.STREAM, 0, before, replace=True)
+    writer.ends.check(record.STREAM)
+
+
 @pytest.fixture(scope="module")
 def left():
     """What a real run leaves on a server: types by key, and field names by record."""
@@ -68,6 +78,7 @@ def left():
         record.leave_everything(client)
         Producer(client, create_streams=True).send("a/plain:stream", {"n": 1})
         # The malformed entry becomes a dead letter.
+        lose_a_message(client)
         topic, limits = Topics(client).open(record.TOPIC), DrainLimits(idle_ms=50)
         drain_partition(topic, 0, record.SHIPPING, lambda _msg: None, limits=limits)
         types = {key.decode(): client.type(key).decode() for key in client.scan_iter("*")}
@@ -81,6 +92,9 @@ def left():
                 add("Meta", client.hkeys(key))
                 policies = client.hget(key, "policies")
                 add("policies", json.loads(policies))
+            elif key.endswith("}:end"):
+                add("End mark", (re.sub(rb"\d+", b"EPOCH", name) for name in client.hkeys(key)))
+                add("Loss", json.loads(client.hget(key, "loss:1")))
             elif ":lease:" in key:
                 add("Lease", client.hkeys(key))
             elif ":failures:" in key:
@@ -106,7 +120,9 @@ def test_every_key_that_a_run_leaves_is_on_the_page_with_its_type(left):
         assert any(kind == known_kind and pattern.fullmatch(key) for pattern, known_kind in known), key
 
 
-@pytest.mark.parametrize("title", ["Envelope", "Dead letter", "Failure record", "Lease", "Meta"])
+@pytest.mark.parametrize(
+    "title", ["Envelope", "Dead letter", "Failure record", "Lease", "End mark", "Loss", "Meta"]
+)
 def test_the_fields_that_a_run_leaves_are_those_of_the_page(left, title):
     assert left[1][title] == {row[0] for row in rows(title)}
 

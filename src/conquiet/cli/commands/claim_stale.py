@@ -13,10 +13,10 @@ from conquiet.cli.drains import (
     InboxKeep,
     LimitOptions,
     UseInbox,
-    inbox_if,
-    load,
-    needed,
-    run_stream_drain,
+    chosen_inbox,
+    loaded_handler,
+    require_engine,
+    run_and_show,
 )
 from conquiet.cli.exits import ExitCode, UsageError
 from conquiet.cli.signals import Stopping
@@ -62,9 +62,10 @@ def claim_stale(
         if not dry_run and (handler is None) == (to is None):
             raise UsageError("Give --handler package.module:function, or --to CONSUMER.")
         if not dry_run and handler is not None:
-            function, into, queue = load(handler), needed(engine), RedisStreamsQueue(topic.client, config)
-            run = partial(drain_stale, queue, function, into, used, inbox=inbox_if(inbox, inbox_keep))
-            return run_stream_drain(context, partial(run, min_idle_ms=min_idle_ms))
+            function, into = loaded_handler(handler), require_engine(engine)
+            queue = RedisStreamsQueue(topic.client, config)
+            run = partial(drain_stale, queue, function, into, used, inbox=chosen_inbox(inbox, inbox_keep))
+            return run_and_show(context, "stream", partial(run, min_idle_ms=min_idle_ms))
         if not dry_run:
             delivery, _ = RedisStreamsQueue(topic.client, config).claim_page(min_idle_ms, most)
             ids = [msg.id for msg in delivery.messages] + [entry.id for entry in delivery.malformed]

@@ -1,4 +1,4 @@
-"""`conquiet dlq`: list, show, replay and purge dead letters."""
+"""`conquiet dlq`: list, show, replay, purge and trim dead letters."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from conquiet.cli.context import CommandContext, DryRunOption, YesOption
 from conquiet.cli.documents import letter_document
 from conquiet.cli.exits import ExitCode, UsageError
+from conquiet.cli.names import dead_letters
 from conquiet.cli.values import Name, duration_option, parse_time, shown_time
 
 if TYPE_CHECKING:
@@ -40,11 +41,8 @@ def list_letters(
     until: _Until = None,
 ) -> None:
     """The dead letters of a topic or stream, oldest first."""
-    from conquiet.mq import DeadLetters
-
-    which = _given(error_type=error_type, group=group, since_ms=since, until_ms=until)
-    with context.topic(name) as topic:
-        letters = DeadLetters(topic)
+    which = _chosen(error_type=error_type, group=group, since_ms=since, until_ms=until)
+    with dead_letters(context, name) as letters:
         page, total = letters.list(limit=limit, after=after, **which), letters.count()
 
     def print_table() -> None:
@@ -75,10 +73,8 @@ def show_letter(
     letter_id: Annotated[str, typer.Argument(help="The letter's id.", metavar="ID")],
 ) -> None:
     """One dead letter in full: payload, headers, every error, traceback."""
-    from conquiet.mq import DeadLetters
-
-    with context.topic(name) as topic:
-        document = letter_document(DeadLetters(topic).show(letter_id))
+    with dead_letters(context, name) as letters:
+        document = letter_document(letters.show(letter_id))
 
     def print_letter() -> None:
         for field, value in document.items():
@@ -116,9 +112,7 @@ def replay_letters(
     Of a plain stream the entry itself is pending again; one that was trimmed needs --to-all-groups. The exit
     code is 1 if a letter could not be replayed.
     """
-    from conquiet.mq import DeadLetters
-
-    which = _given(error_type=error_type, group=group, since_ms=since, until_ms=until, limit=limit)
+    which = _chosen(error_type=error_type, group=group, since_ms=since, until_ms=until, limit=limit)
     if bool(letter_ids) == is_all or (letter_ids and which):
         raise UsageError("Give ids, or --all with filters if you like.")
 
@@ -128,8 +122,7 @@ def replay_letters(
             return letters.replay_many(letter_ids, dry_run=is_dry_run, **how)
         return letters.replay_all(dry_run=is_dry_run, **how, **which)
 
-    with context.topic(name) as topic:
-        letters = DeadLetters(topic)
+    with dead_letters(context, name) as letters:
         report = context.confirmed(
             replay,
             lambda report: f"Replay {report.replayed:,} dead letters of {name!r}?",
@@ -152,13 +145,10 @@ def purge_letters(
     dry_run: DryRunOption = False,
 ) -> None:
     """Delete letters for good, by id, by age, or all."""
-    from conquiet.mq import DeadLetters
-
     if sum((bool(letter_ids), older_than is not None, is_all)) != 1:
         raise UsageError("Give ids, --older-than, or --all.")
     age_ms = None if letter_ids else older_than or 0
-    with context.topic(name) as topic:
-        letters = DeadLetters(topic)
+    with dead_letters(context, name) as letters:
         count = context.confirmed(
             lambda is_dry_run: letters.purge(letter_ids or None, older_than_ms=age_ms, dry_run=is_dry_run),
             lambda count: f"Delete {count:,} dead letters of {name!r} for good?",
@@ -170,5 +160,33 @@ def purge_letters(
     context.output.show(document, f"{verb} {count:,} dead letters of {name!r}.")
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def trim_letters(
+    context: CommandContext,
+    name: Name,
+    keep: Annotated[int | None, typer.Option("--keep", min=1, help="Keep so many of the youngest.")] = None,
+    keep_for: Annotated[int | None, duration_option("--keep-for", "Keep what is younger than this.")] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Delete old letters for good, as a retention: what either option keeps is kept.
+
+    Without --keep and --keep-for, by the topic's policy for dead letters.
+    """
+    from conquiet.mq import DeadLetterPolicy
+
+    is_given = keep is not None or keep_for is not None
+    policy = DeadLetterPolicy(retention_length=keep, retention_ms=keep_for) if is_given else None
+    with dead_letters(context, name) as letters:
+        count = context.confirmed(
+            lambda is_dry_run: letters.trim(policy, dry_run=is_dry_run),
+            lambda count: f"Delete {count:,} dead letters of {name!r} for good?",
+            yes=yes,
+            dry_run=dry_run,
+        )
+    document = {"topic": name, "removed": count, "is_dry_run": dry_run}
+    verb = "Would delete" if dry_run else "Deleted"
+    context.output.show(document, f"{verb} {count:,} dead letters of {name!r}.")
+
+
+def _chosen(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}

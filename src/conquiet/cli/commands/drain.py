@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from conquiet.cli.context import CommandContext, GroupOption
 from conquiet.cli.drains import (
-    COUNTS,
     Database,
     HandlerName,
     InboxKeep,
     LimitOptions,
     UseInbox,
-    inbox_if,
-    load,
-    needed,
-    print_report,
-    run_drain,
-    run_stream_drain,
+    chosen_inbox,
+    loaded_handler,
+    require_engine,
+    run_and_show,
 )
-from conquiet.cli.exits import ExitCode, UsageError
+from conquiet.cli.exits import UsageError
 from conquiet.cli.signals import Stopping
-from conquiet.cli.values import Name, duration_option
-from conquiet.errors import PartitionBusyError
+from conquiet.cli.values import Name, duration_option, parse_position
 
 if TYPE_CHECKING:
-    from conquiet.consume import DrainLimits, DrainReport
+    from conquiet.mq.own.drain_topic import Until
+
+
+_Until = Annotated[
+    str,
+    typer.Option(
+        "--until",
+        help="Topics: `idle` ends it when nothing can be read, `settled` when no retry waits either, "
+        "`empty` when no delayed message does.",
+        metavar="WHAT",
+    ),
+]
+_GroupStart = Annotated[
+    str,
+    typer.Option(
+        "--group-start",
+        help="Where a group begins that is not there yet: start, end, an entry id, or a time (UTC).",
+        metavar="WHERE",
+    ),
+]
 
 
 def drain(
@@ -50,8 +63,10 @@ def drain(
         typer.Option("--consumer", help="The consumer's name; else a unique one.", metavar="NAME"),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", help="Topics: this partition; repeatable. Else all.")
+        int | None, typer.Option("--partition", help="Topics: this partition alone, not all of them.")
     ] = None,
+    until: _Until = "idle",
+    group_start: _GroupStart = "start",
 ) -> int:
     """Handle messages up to the limits, each in a transaction of its own that commits before its ack.
 
@@ -60,68 +75,34 @@ def drain(
     A handler of a stream is handler(msg, session); of a topic too, or handler(msg) without a database.
     """
     from conquiet import consume
-    from conquiet.mq import ConsumerConfig, drain_partition
+    from conquiet.mq import ConsumerConfig, drain_partition, drain_topic
+    from conquiet.mq.look.group_changes import create_group
     from conquiet.queue import QueueConfig, RedisStreamsQueue, unique_consumer_name
 
-    function, group = load(handler), context.group(group)
+    function, group, start = loaded_handler(handler), context.group(group), parse_position(group_start)
     with Stopping() as stopping, context.topic(name) as topic, context.engine(database) as engine:
         used = limits.drain_limits(stopping, idle_ms=idle)
         consumer_name = consumer or unique_consumer_name("cli")
         if topic.layout == "bare_stream":
-            if partition:
-                raise UsageError(f"{name!r} is a plain stream and has no partitions.")
-            into = needed(engine)
+            if partition is not None or until != "idle":
+                raise UsageError(f"{name!r} is a plain stream: --partition and --until are for topics.")
+            into = require_engine(engine)
+            if start != "start":
+                # The queue itself would create it at the beginning.
+                create_group(topic, group, start)
             queue = RedisStreamsQueue(topic.client, QueueConfig(name, group, consumer_name))
-            run = partial(consume.drain, queue, function, into, used, inbox=inbox_if(inbox, inbox_keep))
-            return run_stream_drain(context, run)
+            run = partial(consume.drain, queue, function, into, used, inbox=chosen_inbox(inbox, inbox_keep))
+            return run_and_show(context, "stream", run)
         if used.max_deliveries is not None:
             raise UsageError("--max-deliveries is for streams; a topic has its retry policy.")
-        config = ConsumerConfig(consumer_name=consumer_name)
-        run = partial(drain_partition, topic, group=group, handler=function, engine=engine, config=config)
-        return _drain_partitions(
-            context,
-            topic.name,
-            partition or topic.partitions,
-            used,
-            partial(run, inbox=inbox_if(inbox, inbox_keep)),
-        )
-
-
-def _drain_partitions(
-    context: CommandContext,
-    topic: str,
-    partitions: Iterable[int],
-    limits: DrainLimits,
-    run: Callable[..., DrainReport],
-) -> ExitCode:
-    """One partition after the other; the limit of messages is over all of them."""
-    reports: list[DrainReport] = []
-    busy: list[int] = []
-    codes: list[ExitCode] = []
-    for partition in partitions:
-        try:
-            report, code = run_drain(partial(run, partition=partition, limits=limits))
-        except PartitionBusyError:
-            busy.append(partition)
-            continue
-        reports.append(report)
-        codes.append(code)
-        if report.stopped_by != "idle":
-            break
-        if limits.max_messages is not None:
-            left = limits.max_messages - (report.read - report.handed_back)
-            if left <= 0:
-                break
-            limits = replace(limits, max_messages=left)
-    sums = {name: sum(getattr(report, name) for report in reports) for name in COUNTS}
-    document = {"kind": "topic", "topic": topic, **sums, "busy": busy}
-    document["partitions"] = [report.to_dict() for report in reports]
-
-    def print_all() -> None:
-        for report in reports:
-            print_report(context, report)
-        if busy:
-            context.output.line(f"Owned by other consumers: partition {', '.join(map(str, busy))}")
-
-    context.output.show(document, print_all)
-    return max(codes, default=ExitCode.NOT_THERE if busy else ExitCode.DONE)
+        config = ConsumerConfig(consumer_name=consumer_name, group_start=start)
+        how = {"inbox": chosen_inbox(inbox, inbox_keep), "config": config}
+        if partition is None:
+            run = partial(
+                drain_topic, topic, group, function, engine, used, until=cast("Until", until), **how
+            )
+        elif until != "idle":
+            raise UsageError("--until is for the whole topic, without --partition.")
+        else:
+            run = partial(drain_partition, topic, partition, group, function, engine, used, **how)
+        return run_and_show(context, "topic", run, topic.partition_count)

@@ -1,8 +1,7 @@
-"""`conquiet groups`: list, reset, delete."""
+"""`conquiet groups`: list, create, reset, delete."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from conquiet.cli.context import CommandContext, DryRunOption, YesOption
 from conquiet.cli.documents import group_document
-from conquiet.cli.values import Name, parse_time, shown_age, shown_lag
+from conquiet.cli.values import Name, parse_position, shown_age, shown_lag
 
 _Group = Annotated[str, typer.Argument(help="The consumer group.", metavar="GROUP")]
 
@@ -41,6 +40,24 @@ def list_groups(context: CommandContext, name: Name) -> None:
     context.output.show({"topic": name, "groups": documents}, print_table)
 
 
+def create_group(
+    context: CommandContext,
+    name: Name,
+    group: _Group,
+    at: Annotated[
+        str, typer.Option("--at", help="start, end, an entry id, or a time (2026-08-22T10:00, UTC).")
+    ] = "start",
+) -> None:
+    """Create a group, so that its first consumer begins there; one that is there is left as it is."""
+    from conquiet.mq import MqAdmin
+
+    with context.client() as client:
+        is_created = MqAdmin(client).create_group(name, group, parse_position(at))
+    document = {"topic": name, "group": group, "at": at, "is_created": is_created}
+    text = f"Created group {group!r} of {name!r} at {at}."
+    context.output.show(document, text if is_created else f"{name!r} has its group {group!r} already.")
+
+
 def reset_group(
     context: CommandContext,
     name: Name,
@@ -54,7 +71,7 @@ def reset_group(
     """Let a group go on from another position; what is pending stays pending."""
     from conquiet.mq import MqAdmin
 
-    position = to if to in ("start", "end") or re.fullmatch(r"\d+-\d+", to) else parse_time(to)
+    position = parse_position(to)
     with context.client() as client:
         admin = MqAdmin(client)
         resets = context.confirmed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -17,8 +18,15 @@ def serve_metrics(
     names: Names = None,
     port: Annotated[int, typer.Option("--port", "-p", help="The port; 0 for a free one.")] = 9_808,
     address: Annotated[str, typer.Option("--address", help="The address to listen on.")] = "127.0.0.1",
+    namespace: Annotated[
+        str, typer.Option("--namespace", help="What the keys of task queues begin with.", metavar="NAME")
+    ] = "tasks",
+    tasks: Annotated[
+        bool,
+        typer.Option("--tasks/--no-tasks", help="Whether to read task queues, if conquiet[tasks] is here."),
+    ] = True,
 ) -> int:
-    """Serve lag, pending, ages, lengths and dead letters at /metrics until Ctrl-C."""
+    """Serve lag, pending, ages, lengths, dead letters and task queues at /metrics until Ctrl-C."""
     from prometheus_client import CollectorRegistry, start_http_server
 
     from conquiet.mq import MqCollector
@@ -26,6 +34,12 @@ def serve_metrics(
     with Stopping() as stopping, context.client() as client:
         registry = CollectorRegistry(auto_describe=True)
         registry.register(MqCollector(client, names or None))
+        if tasks and find_spec("pydantic") is not None:
+            from conquiet.tasks import TaskCollector
+            from conquiet.tasks.beat import BeatCollector
+
+            registry.register(TaskCollector(client, namespace))
+            registry.register(BeatCollector(client, namespace))
         try:
             server, thread = start_http_server(port, addr=address, registry=registry)
         except OSError as error:

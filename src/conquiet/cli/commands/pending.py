@@ -23,6 +23,7 @@ def pending(
 ) -> None:
     """What a group was given and has not settled: at which consumer, since when, how often delivered."""
     from conquiet.mq import MqAdmin
+    from conquiet.queue.stream import HANDED_BACK_IDLE_MS
 
     if sort not in ("idle", "deliveries", "id"):
         raise UsageError(f"--sort must be idle, deliveries or id, got {sort!r}.")
@@ -38,10 +39,11 @@ def pending(
         )
 
     def print_table() -> None:
-        rows = [
-            (entry.id, entry.partition, entry.consumer, shown_age(entry.idle_ms), entry.deliveries)
-            for entry in page.entries
-        ]
+        rows = []
+        for entry in page.entries:
+            # Handed back, or replayed: no time that passed, but free for the next consumer at once.
+            idle = "free" if entry.idle_ms >= HANDED_BACK_IDLE_MS else shown_age(entry.idle_ms)
+            rows.append((entry.id, entry.partition, entry.consumer, idle, entry.deliveries))
         context.output.print_table(("id", ">partition", "consumer", ">idle", ">deliveries"), rows)
         if page.cursor is not None:
             context.output.line(f"More: --cursor {page.cursor}")

@@ -23,6 +23,12 @@ _KeepFor = Annotated[int | None, duration_option("--keep-for", "Retention: `trim
 _TrimEvery = Annotated[
     int | None, duration_option("--trim-every", "Retention: consumers trim by themselves.")
 ]
+_KeepLetters = Annotated[
+    int | None, typer.Option("--keep-letters", min=1, help="Retention of dead letters: keep so many.")
+]
+_KeepLettersFor = Annotated[
+    int | None, duration_option("--keep-letters-for", "Retention of dead letters: keep what is younger.")
+]
 _Partitions = Annotated[int, typer.Option("--partitions", "-p", help="How many partitions.")]
 
 
@@ -68,12 +74,14 @@ def create_topic(
     partitions: _Partitions = 1,
     keep: _Keep = None,
     keep_for: _KeepFor = None,
+    keep_letters: _KeepLetters = None,
+    keep_letters_for: _KeepLettersFor = None,
     trim_every: _TrimEvery = None,
 ) -> None:
     """Create a topic, or confirm that it is there with this number of partitions and these policies."""
     from conquiet.mq import TopicPolicies, Topics
 
-    policies = _policies(keep, keep_for, trim_every)
+    policies = _policies(keep, keep_for, keep_letters, keep_letters_for, trim_every)
     with context.client() as client:
         given = None if policies == TopicPolicies() else policies
         _show(context, Topics(client).create(name, partitions, given))
@@ -84,13 +92,20 @@ def change_policies(
     name: _Topic,
     keep: _Keep = None,
     keep_for: _KeepFor = None,
+    keep_letters: _KeepLetters = None,
+    keep_letters_for: _KeepLettersFor = None,
     trim_every: _TrimEvery = None,
 ) -> None:
     """Give a topic these policies in place of all that it has; without options, none."""
     from conquiet.mq import Topics
 
     with context.client() as client:
-        _show(context, Topics(client).change_policies(name, _policies(keep, keep_for, trim_every)))
+        _show(
+            context,
+            Topics(client).change_policies(
+                name, _policies(keep, keep_for, keep_letters, keep_letters_for, trim_every)
+            ),
+        )
 
 
 def grow_topic(context: CommandContext, name: _Topic, partitions: _Partitions) -> None:
@@ -124,12 +139,22 @@ def delete_topic(
     context.output.show(document, f"{verb} topic {name!r} with {content}.")
 
 
-def _policies(keep: int | None, keep_for: int | None, trim_every: int | None) -> TopicPolicies:
-    from conquiet.mq import TopicPolicies
+def _policies(
+    keep: int | None,
+    keep_for: int | None,
+    keep_letters: int | None,
+    keep_letters_for: int | None,
+    trim_every: int | None,
+) -> TopicPolicies:
+    from conquiet.mq import DeadLetterPolicy, TopicPolicies
 
+    letters = None
+    if keep_letters is not None or keep_letters_for is not None:
+        letters = DeadLetterPolicy(retention_length=keep_letters, retention_ms=keep_letters_for)
     return TopicPolicies(
         retention_length=keep,
         retention_ms=keep_for,
+        dead_letters=letters,
         trim_every_s=None if trim_every is None else trim_every // 1000,
     )
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from conquiet.consume.report import Elsewhere
 from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import Client, key_beside
+from conquiet.queue.connection import Client, drains_key
 from conquiet.queue.lua import LuaScript
 
 _DEAD_LETTER, _JOIN, _LEAVE = (
@@ -54,10 +54,5 @@ def leave(client: Client, config: QueueConfig, consumer: str, instance: str = ""
     return Elsewhere(*_LEAVE.run(client, _keys(config), arguments))
 
 
-def drains_key(config: QueueConfig) -> str:
-    """Where the drains of the group have their heartbeats."""
-    return key_beside(config.stream_key, f"drains:{config.consumer_group}")
-
-
 def _keys(config: QueueConfig) -> list[str]:
-    return [drains_key(config), config.stream_key]
+    return [drains_key(config.stream_key, config.consumer_group), config.stream_key]

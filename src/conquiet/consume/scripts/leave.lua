@@ -1,4 +1,4 @@
--- Says that a drain has ended, forgets its consumer's name unless something is pending there, and tells what is pending at
+-- Says that a drain has ended, forgets its consumer's name unless something is pending there, and returns what is pending at
 -- other consumers.
 --
 -- KEYS[1]  the drains of the group, as in join.lua   KEYS[2]  the stream
@@ -13,7 +13,7 @@ if redis.replicate_commands then redis.replicate_commands() end
 
 local group, consumer, instance = ARGV[1], ARGV[2], ARGV[3]
 local pending = redis.pcall('XPENDING', KEYS[2], group)
--- Somebody deleted the group, or the stream: nothing is pending anywhere.
+-- The group or the stream was deleted: nothing is pending anywhere.
 if pending.err then
   redis.call('HDEL', KEYS[1], consumer)
   return {0, 0}

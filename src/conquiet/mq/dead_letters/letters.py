@@ -13,11 +13,14 @@ from conquiet.mq.clock import server_ms
 from conquiet.mq.dead_letters.record import DeadLetterRecord
 from conquiet.mq.dead_letters.replay import Replay, ReplayReport
 from conquiet.mq.dead_letters.streams import DeadLetterStreams
+from conquiet.mq.policies import DeadLetterPolicy
 from conquiet.mq.positions import Position
 from conquiet.mq.topics import Topic, Topics, topic_of
+from conquiet.queue.batch_size import BATCH_BYTES
 
-#: Letters that one `list` reads before it returns what it found.
+#: Letters that one `list` reads before it returns what it found, and what that may weigh.
 _MAX_READ = 10_000
+_MAX_BYTES = 4 * BATCH_BYTES
 
 _T = TypeVar("_T")
 
@@ -57,16 +60,17 @@ class DeadLetters:
     def list(
         self, *, limit: int = 100, after: str | None = None, **which: Unpack[LetterFilter]
     ) -> DeadLetterPage:
-        """Up to `limit` letters behind `after`, oldest first; reads bounded pages and changes nothing."""
+        """Up to `limit` letters behind `after`, or 32 MiB of them, oldest first; changes nothing."""
         check_positive_int("limit", limit)
         _check_filter(which)
         begin = None if after is None else Position.parse(after)
         letters = self._opened().between(which.get("since_ms", 0), _end_of(which), after=begin)
-        found = []
+        found, size = [], 0
         for number, letter in enumerate(letters, start=1):
             if _matches(letter, which):
                 found.append(letter)
-            if len(found) == limit or number == _MAX_READ:
+                size += letter.size
+            if len(found) == limit or number == _MAX_READ or size >= _MAX_BYTES:
                 return DeadLetterPage(letters=tuple(found), after=letter.id)
         return DeadLetterPage(letters=tuple(found), after=None)
 
@@ -84,7 +88,6 @@ class DeadLetters:
         return letter
 
     def count(self) -> int:
-        """How many there are."""
         return self._opened().count()
 
     def replay(self, letter_id: str, *, to_all_groups: bool = False) -> str | None:
@@ -113,6 +116,8 @@ class DeadLetters:
         to_all_groups: bool = False,
     ) -> ReplayReport:
         """Replay letters by their ids; one that cannot be replayed does not stop the others."""
+        _check_ids(letter_ids)
+        _check_rate(per_second)
         streams = self._opened()
         paced = _paced(letter_ids, None if dry_run else per_second)
         letters = ((letter_id, streams.find(letter_id)) for letter_id in paced)
@@ -130,6 +135,7 @@ class DeadLetters:
         """Replay the letters that are there now, oldest first; those that come meanwhile are left."""
         if limit is not None:
             check_positive_int("limit", limit)
+        _check_rate(per_second)
         _check_filter(which)
         streams = self._opened()
         # Ends are fixed before: a handler that fails at once again would be replayed for ever.
@@ -148,6 +154,7 @@ class DeadLetters:
         dry_run: bool = False,
     ) -> int:
         """Delete letters for good, by id or by age, and return how many; with `dry_run` only count them."""
+        _check_ids(letter_ids)
         streams = self._opened()
         if letter_ids is not None and older_than_ms is None:
             found = [streams.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]
@@ -161,6 +168,22 @@ class DeadLetters:
         if dry_run:
             return sum(1 for _ in streams.between(0, f"({before_ms}-0"))
         return streams.delete_before(before_ms)
+
+    def trim(self, policy: DeadLetterPolicy | None = None, *, dry_run: bool = False) -> int:
+        """Delete what the policy, or else the topic's own, does not keep, and return how many.
+
+        Args:
+            policy: a plain stream has none of its own.
+            dry_run: only count, up to 10,000; on a cluster, in each partition.
+
+        Raises:
+            TopicError: none is given, and the topic has none.
+        """
+        streams = self._opened()
+        policy = policy or self.topic.policies.dead_letters
+        if policy is None:
+            raise TopicError(self.topic.name, "has no DeadLetterPolicy; give one to trim its dead letters")
+        return streams.trim(policy, streams.partitions, dry_run=dry_run)
 
     def _opened(self) -> DeadLetterStreams:
         # Each time: on a cluster a topic that grew has letters in streams that were not there before.
@@ -192,8 +215,23 @@ def _replay_each(
     )
 
 
+def _check_ids(letter_ids: object) -> None:
+    # Each of its characters would be taken for an id.
+    if isinstance(letter_ids, str | bytes):
+        raise TypeError(f"letter_ids must be a list of ids, got {letter_ids!r}")
+
+
+def _check_rate(per_second: object) -> None:
+    if per_second is None:
+        return
+    if isinstance(per_second, bool) or not isinstance(per_second, int | float):
+        raise TypeError(f"per_second must be a number, got {per_second!r}")
+    if not 0 < per_second < float("inf"):
+        raise ValueError(f"per_second must be above 0 and finite, got {per_second!r}")
+
+
 def _check_filter(which: LetterFilter) -> None:
-    # A filter that nobody applies would select every letter.
+    # A filter that is not applied would select every letter.
     kinds = {"error_type": str, "group": str, "since_ms": int, "until_ms": int}
     for name, value in which.items():
         if name not in kinds:
@@ -214,8 +252,6 @@ def _matches(letter: DeadLetterRecord, which: LetterFilter) -> bool:
 
 
 def _paced(items: Iterable[_T], per_second: float | None) -> Iterator[_T]:
-    if per_second is not None and per_second <= 0:
-        raise ValueError(f"per_second must be above 0, got {per_second!r}")
     started = time.monotonic()
     for number, item in enumerate(items):
         if per_second is not None:

@@ -63,6 +63,8 @@ class DeadLetterRecord:
     envelope: Envelope | None = field(default=None, repr=False)
     #: Why the message cannot be read, if it cannot.
     problem: str = ""
+    #: Of the letter, in bytes.
+    size: int = field(default=0, repr=False, compare=False)
 
     @classmethod
     def read(
@@ -73,7 +75,10 @@ class DeadLetterRecord:
         Args:
             partition: the one that these dead letters are of, `None` if they are the whole topic's.
         """
-        values: dict[str, Any] = {"dead_lettered_at_ms": int(letter_id.partition("-")[0])}
+        values: dict[str, Any] = {
+            "dead_lettered_at_ms": int(letter_id.partition("-")[0]),
+            "size": sum(map(len, fields.values())),
+        }
         try:
             letter = decode_payload(fields[b"data"])
         except (KeyError, ValueError) as error:

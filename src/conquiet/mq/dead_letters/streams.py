@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from typing import Any
 
 from conquiet.errors import TopicError
+from conquiet.mq import scripts
 from conquiet.mq.dead_letters.record import DeadLetterRecord
+from conquiet.mq.policies import DeadLetterPolicy
 from conquiet.mq.positions import Position
 from conquiet.mq.scripts import LetterAddress
 from conquiet.mq.topics import Topic
@@ -16,6 +18,9 @@ from conquiet.queue.message import pairs_of
 
 #: At most: letters carry payloads and tracebacks, and every partition has a page in memory.
 _PAGE = 50
+#: Letters that one script deletes: the server reads them for it, and does nothing else meanwhile.
+_TRIMMED_AT_ONCE = 100
+_MAX_COUNTED = 10_000
 
 
 class DeadLetterStreams:
@@ -28,7 +33,6 @@ class DeadLetterStreams:
         self._streams = {partition: topic.keys.dead_letters(partition) for partition in partitions}
 
     def count(self) -> int:
-        """How many letters there are."""
         return sum(self.topic.call("XLEN", stream) for stream in self._streams.values())
 
     def find(self, letter_id: str) -> DeadLetterRecord | None:
@@ -80,6 +84,41 @@ class DeadLetterStreams:
         """Delete all letters from before a time."""
         command = ("MINID", "=", f"{ms}-0")
         return sum(self.topic.call("XTRIM", stream, *command) for stream in self._streams.values())
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that have letters of their own; the first one, if they are the whole topic's."""
+        return list(self._streams)
+
+    def trim(
+        self,
+        policy: DeadLetterPolicy,
+        partitions: Iterable[int],
+        *,
+        max_steps: int | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Delete what the policy does not keep, in bounded steps; with `dry_run` only count, up to 10,000.
+
+        What a group of the letters' own stream has not finished is kept, too.
+        """
+        removed = 0
+        for partition in partitions:
+            steps, has_more = 0, True
+            while has_more and steps != max_steps:
+                number, has_more, _ = scripts.trim(
+                    self.topic,
+                    self._streams[partition],
+                    (),
+                    length=policy.retention_length,
+                    age_ms=policy.retention_ms,
+                    limit=_MAX_COUNTED if dry_run else _TRIMMED_AT_ONCE,
+                    dry_run=dry_run,
+                    without_groups=True,
+                )
+                removed, steps = removed + number, steps + 1
+                has_more = has_more and not dry_run
+        return removed
 
     def address_of(self, letter: DeadLetterRecord) -> LetterAddress:
         """The stream of the letter, and its id there."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from conquiet.arguments import check_positive_int
+from conquiet.arguments import check_name, check_positive_int
 from conquiet.mq import scripts
 from conquiet.mq.clock import server_ms
 from conquiet.mq.look.delayed import DelayedMessage, cancel_delayed, delayed_messages
-from conquiet.mq.look.group_changes import PartitionReset, PrunedConsumer, delete_group, id_before
+from conquiet.mq.look.group_changes import (
+    PartitionReset,
+    PrunedConsumer,
+    create_group,
+    delete_group,
+    id_before,
+)
 from conquiet.mq.look.owners import GroupOwners, group_owners, live_names
 from conquiet.mq.look.pending import PendingPage, PendingQuery, PendingSort, pending_page
 from conquiet.mq.look.retention import PartitionTrim, Retention, trim_partition
@@ -23,6 +29,7 @@ from conquiet.mq.look.stats import (
     topic_stats,
 )
 from conquiet.mq.topics import Topic, Topics, name_of
+from conquiet.queue.backlog import COUNT_LIMIT
 from conquiet.queue.connection import Client
 
 
@@ -47,7 +54,7 @@ class MqAdmin:
         """One topic, or a plain stream."""
         return topic_stats(self._open(topic))
 
-    def groups(self, topic: Topic | str, *, count_limit: int = 1_000) -> list[GroupStats]:
+    def groups(self, topic: Topic | str, *, count_limit: int = COUNT_LIMIT) -> list[GroupStats]:
         """Every group of a topic: pending, lag and ages, per partition and in total.
 
         Args:
@@ -89,8 +96,24 @@ class MqAdmin:
         """Which consumers own which partition since when, and which are alive."""
         return group_owners(self._open(topic), group)
 
+    def create_group(self, topic: Topic | str, group: str, at: str | int = "start") -> bool:
+        """Create a group, in every partition at one moment; `False`, and nothing changes, if it is there.
+
+        Args:
+            at: "start", "end" (as Redis: "$"), an entry id or a time in ms; the first message that the group
+                is given is the first one at or after it.
+        """
+        check_name("group", group)
+        return create_group(self._open(topic), group, at)
+
     def reset_group(
-        self, topic: Topic | str, group: str, to: str | int, *, dry_run: bool = True, count_limit: int = 1_000
+        self,
+        topic: Topic | str,
+        group: str,
+        to: str | int,
+        *,
+        dry_run: bool = True,
+        count_limit: int = COUNT_LIMIT,
     ) -> tuple[PartitionReset, ...]:
         """Let the group go on from another position, and return what that means; pending entries stay.
 

@@ -12,7 +12,9 @@ from conquiet.mq.envelope import Envelope
 from conquiet.mq.scripts import forget_delayed
 from conquiet.mq.topics import Topic
 from conquiet.payload import Payload, decode_payload
+from conquiet.queue.batch_size import BATCH_BYTES, FEW_MESSAGES
 
+_MAX_BYTES = 4 * BATCH_BYTES
 _ITEM = re.compile(rb"(\d+):(.*)", re.DOTALL)
 
 
@@ -33,21 +35,23 @@ class DelayedMessage:
 
 
 def count_delayed(topic: Topic) -> int:
-    """How many there are."""
     return sum(
         topic.call("ZCARD", topic.keys.delayed(first)) for first, *_ in buckets(topic, topic.partitions)
     )
 
 
 def delayed_messages(topic: Topic, limit: int) -> tuple[DelayedMessage, ...]:
-    """The first ones to come due, up to `limit`."""
+    """The first ones to come due, up to `limit`, or 32 MiB of them."""
     found: list[DelayedMessage] = []
     for first, *_ in buckets(topic, topic.partitions):
         range_ = ("-inf", "+inf", "WITHSCORES", "LIMIT", 0, limit)
         rows = topic.call("ZRANGEBYSCORE", topic.keys.delayed(first), *range_, withscores=True)
-        if rows:
-            items = topic.call("HMGET", topic.keys.delayed_items(first), *(name for name, _ in rows))
-            pairs = zip(rows, items, strict=True)
+        size = 0
+        while rows and size < _MAX_BYTES:
+            some, rows = rows[:FEW_MESSAGES], rows[FEW_MESSAGES:]
+            items = topic.call("HMGET", topic.keys.delayed_items(first), *(name for name, _ in some))
+            size += sum(len(item or b"") for item in items)
+            pairs = zip(some, items, strict=True)
             found += [_message(topic, name, due_at_ms, item) for (name, due_at_ms), item in pairs]
     return tuple(sorted(found, key=lambda message: (message.due_at_ms, message.name))[:limit])
 
@@ -61,7 +65,9 @@ def cancel_delayed(topic: Topic, names: Iterable[str]) -> int:
 
 
 def _message(topic: Topic, name: bytes, due_at_ms: float, item: bytes | None) -> DelayedMessage:
-    facts: dict[str, Any] = {"name": name.decode(errors="backslashreplace"), "due_at_ms": int(due_at_ms)}
+    # A score may be infinite.
+    due = int(max(0, min(due_at_ms, 2**63)))
+    facts: dict[str, Any] = {"name": name.decode(errors="backslashreplace"), "due_at_ms": due}
     match = _ITEM.fullmatch(item or b"")
     try:
         payload = None if match is None else decode_payload(match[2])

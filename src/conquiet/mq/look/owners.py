@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from conquiet.mq.clock import server_ms
-from conquiet.mq.topics import Topic, number_of
-from conquiet.queue.connection import as_text
+from conquiet.mq.topics import Topic, limit_of, number_of
+from conquiet.queue.connection import as_text, drains_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class GroupMember:
 
     name: str
     expires_at_ms: int
+    #: The most partitions that it may own; `None` for any number.
+    max_partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,14 @@ class GroupOwners:
 
     partitions: tuple[PartitionOwner, ...]
     members: tuple[GroupMember, ...]
+    #: Of a plain stream: the consumers under whose names drains live, by their heartbeats.
+    drains: tuple[str, ...] = ()
+
+    @property
+    def live(self) -> frozenset[str]:
+        """Every consumer that is known to be alive."""
+        owners = (lease.owner for lease in self.partitions if lease.owner is not None)
+        return frozenset((*owners, *(member.name for member in self.members), *self.drains))
 
 
 def group_owners(topic: Topic, group: str) -> GroupOwners:
@@ -58,14 +68,36 @@ def group_owners(topic: Topic, group: str) -> GroupOwners:
                     expires_at_ms=expires_at_ms,
                 )
             )
-    return GroupOwners(partitions=tuple(owners), members=live_members(topic, group, now_ms))
+    return GroupOwners(
+        partitions=tuple(owners),
+        members=_live_members(topic, group, now_ms),
+        drains=_live_drains(topic, group, now_ms),
+    )
 
 
-def live_members(topic: Topic, group: str, now_ms: int) -> tuple[GroupMember, ...]:
+def _live_drains(topic: Topic, group: str, now_ms: int) -> tuple[str, ...]:
+    if topic.layout != "bare_stream":
+        return ()
+    records = topic.call("HGETALL", drains_key(topic.name, group), group=group)
+    # As join.lua writes them.
+    ends = {as_text(name): number_of(record.partition(b" ")[0]) for name, record in records.items()}
+    return tuple(sorted(name for name, end in ends.items() if (end or 0) > now_ms))
+
+
+def _live_members(topic: Topic, group: str, now_ms: int) -> tuple[GroupMember, ...]:
     """The members that have not expired, in the order of names."""
     rows = _member_rows(topic, group, now_ms)
-    # A score may be infinite.
-    members = (GroupMember(name=as_text(name), expires_at_ms=int(min(score, 2**63))) for name, score in rows)
+    command = ("ZRANGEBYSCORE", topic.keys.member_limits(group), "-inf", "+inf", "WITHSCORES")
+    limits = dict(topic.call(*command, group=group, withscores=True))
+    members = (
+        GroupMember(
+            name=as_text(name),
+            # A score may be infinite.
+            expires_at_ms=int(min(score, 2**63)),
+            max_partitions=limit_of(limits.get(name)),
+        )
+        for name, score in rows
+    )
     return tuple(sorted(members, key=lambda member: member.name))
 
 

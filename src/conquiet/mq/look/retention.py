@@ -11,6 +11,7 @@ from conquiet.arguments import check_non_negative_int
 from conquiet.errors import QueueError, TopicError
 from conquiet.logs import MessageLog, message_fields
 from conquiet.mq import scripts
+from conquiet.mq.dead_letters.streams import DeadLetterStreams
 from conquiet.mq.look.stats import group_marks, group_names
 from conquiet.mq.metrics import emit
 from conquiet.mq.topics import Topic
@@ -60,7 +61,7 @@ class Retention:
             TopicError: it has none.
         """
         policies = topic.policies
-        if policies.retention_length is None and policies.retention_ms is None:
+        if not policies.has_retention:
             raise TopicError(
                 topic.name, "has no retention policy; give retention_length or retention_ms to trim it"
             )
@@ -80,13 +81,31 @@ class Trimmer:
             return
         self._next_round = time.monotonic() + every_s
         try:
-            retention, groups = Retention.of_policies(topic), group_names(group_marks(topic))
-            for partition in partitions:
-                trim = trim_partition(topic, partition, retention, groups, max_steps=_STEPS_IN_A_ROUND)
-                emit("conquiet_mq_trimmed_total", trim.removed, topic.name, str(partition))
+            if topic.policies.has_retention:
+                retention, groups = Retention.of_policies(topic), group_names(group_marks(topic))
+                for partition in partitions:
+                    trim = trim_partition(topic, partition, retention, groups, max_steps=_STEPS_IN_A_ROUND)
+                    emit("conquiet_mq_trimmed_total", trim.removed, topic.name, str(partition))
+            _trim_dead_letters(topic, partitions)
         except QueueError as error:
             fields = message_fields(topic=topic.name)
             _log.warning("topic %r could not be trimmed: %s", topic.name, error, extra=fields)
+
+
+def _trim_dead_letters(topic: Topic, partitions: Collection[int]) -> None:
+    policy, letters = topic.policies.dead_letters, DeadLetterStreams(topic)
+    # Where all partitions share them, the owner of the first one trims.
+    own = [partition for partition in letters.partitions if partition in partitions]
+    if policy is None or not own:
+        return
+    removed = letters.trim(policy, own, max_steps=_STEPS_IN_A_ROUND)
+    emit("conquiet_mq_dead_letters_trimmed_total", removed, topic.name)
+    if removed:
+        _log.warning(
+            "%d dead letters of topic %r were deleted by its policy, neither replayed nor purged: %s",
+            *(removed, topic.name, policy),
+            extra=message_fields(topic=topic.name),
+        )
 
 
 def trim_partition(
@@ -103,7 +122,7 @@ def trim_partition(
     while True:
         removed_now, has_more, missing = scripts.trim(
             topic,
-            partition,
+            topic.keys.stream(partition),
             groups,
             length=retention.length,
             age_ms=retention.age_ms,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
@@ -21,6 +21,9 @@ from conquiet.queue.connection import as_text
 #: Last delivered ids by group, by partition; a partition without a stream is left out. Groups are bytes: the
 #: name of one that another program made need not be UTF-8.
 GroupMarks = dict[int, dict[bytes, str]]
+
+#: A consumer that has no heartbeat, as a `QueueConsumer`, and was not active for so long counts as dead.
+_DEAD_AFTER_MS = 5 * 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,11 @@ class GroupStats:
     def oldest_pending_age_ms(self) -> int | None:
         """How old the oldest message is that was delivered and not settled."""
         return oldest_age(partition.oldest_pending_age_ms for partition in self.partitions)
+
+
+def dead_consumers(consumers: Iterable[ConsumerBacklog], live: Collection[str]) -> list[ConsumerBacklog]:
+    """Those without a lease or heartbeat that were not active for five minutes either."""
+    return [one for one in consumers if one.idle_ms > _DEAD_AFTER_MS and one.name not in live]
 
 
 class HasLag(Protocol):

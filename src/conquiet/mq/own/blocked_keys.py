@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from conquiet.mq.envelope import MqMessage
@@ -58,6 +58,11 @@ class BlockedKeys:
             return False
         self._insert(line, msg)
         return True
+
+    def unblock_all(self, vanished: Iterable[str], heads: Iterable[MqMessage]) -> list[MqMessage]:
+        """What may be handled now: behind messages that vanished, and these with what was behind them."""
+        freed = [msg for entry_id in vanished for msg in self.unblock(entry_id)]
+        return freed + [msg for head in heads for msg in self.unblock(head.id, head)]
 
     def unblock(self, head_id: str, head: MqMessage | None = None) -> list[MqMessage]:
         """The messages that can go on, in order, now that the retry of a head is due, or it vanished."""

@@ -22,7 +22,9 @@ from conquiet.mq.own.metrics import PartitionMetrics
 from conquiet.mq.own.partition import Batch, LeasedPartition
 from conquiet.mq.own.settlement import SettlementRules
 from conquiet.mq.own.take_overs import TakeOvers
+from conquiet.mq.own.waiting import Waiting
 from conquiet.queue.connection import longest_block_ms
+from conquiet.queue.ends import EndWatch
 from conquiet.queue.message import entry_id_order
 
 _log = MessageLog(logging.getLogger(__name__))
@@ -39,9 +41,9 @@ class PartitionChannel:
     #: Only the owner has messages of a partition.
     elsewhere = Elsewhere()
 
-    def __init__(self, partition: LeasedPartition, config: ConsumerConfig) -> None:
+    def __init__(self, partition: LeasedPartition, config: ConsumerConfig, ends: EndWatch) -> None:
         self.partition = partition
-        self._config = config
+        self._config, self._ends = config, ends
         self._rules = config.settlement_rules()
         self._blocked = BlockedKeys()
         #: Parked behind a message that another consumer has settled meanwhile.
@@ -51,18 +53,18 @@ class PartitionChannel:
         longest = longest_block_ms(partition.topic.client, partition.stream) or config.block_ms
         self._block_ms = min(config.block_ms, longest)
         self._metrics = PartitionMetrics(partition.labels)
+        #: `waiting.wake()` lets a read that waits return, from anywhere.
+        self.waiting = Waiting(partition.topic, partition.stream, partition.group)
         #: Entry id and delivery count of all that is read and not settled; read by the thread that renews.
         self.in_flight: dict[str, int] = {}
         #: Until when, by `lease_clock`, the lease is certainly held.
         self.lease_valid_until = 0.0
         #: Whether something was settled, or nothing was found to read: the partition can be worked on.
         self.has_worked = False
-        self.where = partition.where
-        self.stream = partition.stream
+        self.where, self.stream = partition.where, partition.stream
         self.max_outage_s = config.max_outage_s
         self.max_outages_of_message = config.retry.max_attempts
-        self.claimed_by_others = 0
-        self.is_caught_up = False
+        self.claimed_by_others, self.is_caught_up = 0, False
 
     @property
     def can_settle(self) -> bool:
@@ -74,18 +76,18 @@ class PartitionChannel:
         if lease_clock() >= self.lease_valid_until:
             raise self.partition.lost()
 
-    def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch:
+    def read(self, settlements: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch:
         """As `Channel.read`; never `None`: a partition has no end."""
         if self._take_overs.is_due:
-            self.settle(settled)
-            settled = ()
+            self.settle(settlements)
+            settlements = ()
             taken = self._take_over(size)
             if taken or self._take_overs.has_more:
                 # All pages before anything else: what comes later in the stream is handled later.
                 return taken
         if self._freed or self._retries.are_due:
-            self.settle(settled)
-            settled = ()
+            self.settle(settlements)
+            settlements = ()
             freed, self._freed = self._freed, []
             due = Batch(messages=freed) if freed else self._take_due(size)
             if due:
@@ -93,23 +95,25 @@ class PartitionChannel:
                 return due
         self.is_caught_up, self._retries.have_had_their_turn = True, False
         is_full = self._blocked.is_full(self._config.max_parked)
-        batch = self._settle_and_read(settled, 0 if is_full else size)
+        batch = self._settle_and_read(settlements, 0 if is_full else size)
         self.in_flight |= {msg.id: msg.delivery_count for msg in batch.messages}
+        if batch.messages:
+            self._ends.seen(self.stream, batch.messages[-1].id, batch.messages[-1].data)
         if not batch:
             until_due_ms = int(
                 (min(self._retries.next_at, self._take_overs.next_at) - time.monotonic()) * 1000
             )
             block_ms = max(1, min(self._block_ms, until_due_ms, wait_ms or self._block_ms))
             if is_full:
-                time.sleep(block_ms / 1000)
+                self.waiting.sleep(block_ms)
             else:
-                self.partition.wait_for_new(batch.last_delivered, block_ms)
+                self.waiting.for_new(batch.last_delivered, block_ms)
         return batch
 
-    def settle(self, settled: Sequence[Settlement]) -> None:
+    def settle(self, settlements: Sequence[Settlement]) -> None:
         """As `Channel.settle`, all in one script."""
-        if settled:
-            self._settle_and_read(settled, 0)
+        if settlements:
+            self._settle_and_read(settlements, 0)
 
     def next_message(self, queued: deque[MqMessage]) -> MqMessage | None:
         """As `Channel.next_message`; with strict ordering, one whose key waits for a retry is parked."""
@@ -159,14 +163,14 @@ class PartitionChannel:
     def hand_back(self, queued: Sequence[MqMessage]) -> int:
         """As `Channel.hand_back`, with what is parked; the next owner begins with them."""
         messages = sorted((*queued, *self._freed, *self._blocked), key=_order)
-        settled = [
+        settlements = [
             Settlement("hand_back", msg.id, self.in_flight[msg.id], msg.delivery_count - 1)
             for msg in messages
             if msg.id in self.in_flight
         ]
-        self.settle(settled)
+        self.settle(settlements)
         self._metrics.flush()
-        given = sum(not settlement.is_refused for settlement in settled)
+        given = sum(not settlement.is_refused for settlement in settlements)
         self.claimed_by_others += len(messages) - given
         return given
 
@@ -179,36 +183,35 @@ class PartitionChannel:
         return str(self.partition)
 
     def _take_over(self, size: int) -> Batch:
-        page = self._take_overs.take_page(size)
+        page = self._take_overs.take_page(size, self.in_flight)
         self._metrics.count("conquiet_mq_claimed_total", len(page.batch.messages))
         if self._config.ordering == "strict":
             for entry_id, key in zip(page.waiting, self.partition.keys_of(page.waiting), strict=True):
                 self._blocked.block(entry_id, key)
         self.in_flight |= {msg.id: msg.delivery_count - 1 for msg in page.batch.messages}
-        freed, self._freed = self._freed, []
-        return replace(page.batch, messages=sorted((*freed, *page.batch.messages), key=_order))
+        taken, self._freed = self._freed, []
+        # Also what waited for its retry, until somebody took it out of the waiting set.
+        taken += self._blocked.unblock_all(page.vanished, page.batch.messages)
+        return replace(page.batch, messages=sorted(taken, key=_order))
 
     def _take_due(self, size: int) -> Batch:
         due = self._retries.take(size)
         self.in_flight |= {msg.id: msg.delivery_count - 1 for msg in due.batch.messages}
-        freed = [msg for entry_id in due.vanished for msg in self._blocked.unblock(entry_id)]
-        for msg in due.batch.messages:
-            freed += self._blocked.unblock(msg.id, msg)
-        return replace(due.batch, messages=freed)
+        return replace(due.batch, messages=self._blocked.unblock_all(due.vanished, due.batch.messages))
 
-    def _settle_and_read(self, settled: Sequence[Settlement], size: int) -> Batch:
+    def _settle_and_read(self, settlements: Sequence[Settlement], size: int) -> Batch:
         self._metrics.flush()
         started = time.monotonic()
         try:
-            effects, batch = self.partition.settle_and_read(settled, size)
+            effects, batch = self.partition.settle_and_read(settlements, size)
         except LeaseLostError:
-            self._metrics.count("conquiet_mq_fenced_total", len(settled))
+            self._metrics.count("conquiet_mq_fenced_total", len(settlements))
             raise
-        for settlement, has_effect in zip(settled, effects, strict=True):
+        for settlement, has_effect in zip(settlements, effects, strict=True):
             settlement.is_refused, settlement.is_done = not has_effect, True
             self._settled(settlement)
         self.has_worked = self.has_worked or (size > 0 and not batch)
-        self._metrics.settled(settled, time.monotonic() - started)
+        self._metrics.settled(settlements, time.monotonic() - started)
         self._metrics.count("conquiet_mq_in_flight", len(self.in_flight) + len(batch.messages))
         return batch
 
@@ -224,12 +227,8 @@ class PartitionChannel:
             self._retries.scheduled(int(settlement.first))
         self.has_worked = self.has_worked or not settlement.is_refused
         if settlement.is_refused:
-            _log_claimed(self.partition, settlement.entry_id)
-
-
-def _log_claimed(partition: LeasedPartition, entry_id: str) -> None:
-    text = "entry %s of %s was claimed by another consumer before it was settled"
-    _log.warning(text, entry_id, partition, extra=partition.extra(message_id=entry_id))
+            text, entry_id = "entry %s of %s was claimed by another consumer", settlement.entry_id
+            _log.warning(text, entry_id, self.partition, extra=self.partition.extra(message_id=entry_id))
 
 
 def _settlement_of_malformed(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from conquiet.errors import QueueError
 from conquiet.logs import MessageLog
 from conquiet.mq.clock import lease_clock
+from conquiet.mq.look.group_changes import create_group
 from conquiet.mq.metrics import count_acquired
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.own.partition import LeasedPartition
+from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic
+from conquiet.queue.ends import EndWatch
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -24,6 +28,8 @@ class ChannelLeases:
         self._group = group
         self._config = config
         self.store = LeaseStore(topic, group)
+        self._ends = EndWatch(topic.client, config.consumer_name)
+        self._ever_owned: set[int] = set()
 
     def acquire(self, topic: Topic, partition: int) -> PartitionChannel | None:
         """The partition; `None` if another consumer has it."""
@@ -34,11 +40,19 @@ class ChannelLeases:
         if lease is None:
             return None
         leased = LeasedPartition(topic, self._group, lease, self.store)
-        channel = PartitionChannel(leased, config)
+        channel = PartitionChannel(leased, config, self._ends)
+        self._ends.watch(leased.stream, topic.end_mark(partition))
         channel.lease_valid_until = config.valid_until(asked)
         count_acquired(*leased.labels)
         _log.info("acquired %s, epoch %s", leased, lease.epoch, extra=leased.extra())
         return channel
+
+    def create_group(self, channel: PartitionChannel) -> None:
+        """Create the group, unless it is there: where the config says, or at the partition's beginning."""
+        partition, at = channel.partition, self._config.group_start
+        if at != "start":
+            create_group(partition.topic, partition.group, at)
+        partition.create_group()
 
     def renew(self, channel: PartitionChannel) -> None:
         """Renew the lease, and keep what was read from becoming stale."""
@@ -46,6 +60,16 @@ class ChannelLeases:
         in_flight = channel.in_flight.copy().items()
         is_renewed = self.store.renew(channel.partition.lease, self._config.lease_ttl_ms, in_flight)
         channel.lease_valid_until = self._config.valid_until(asked) if is_renewed else 0.0
+
+    def check_ends(self, topic: Topic, partitions: Iterable[int]) -> None:
+        """Report what a failover has lost, of these partitions and of those that were owned before."""
+        # Their owner after a failover may be a new one, which knows nothing of what was before.
+        self._ever_owned |= set(partitions)
+
+        def check(partition: int) -> None:
+            self._ends.check_if_due(topic.keys.stream(partition), topic.end_mark(partition))
+
+        for_each_partition(topic, self._ever_owned, check)
 
     def release(self, channel: PartitionChannel) -> None:
         """Release the lease, or log why it stays until it expires."""

@@ -7,9 +7,11 @@ from typing import Literal
 
 from conquiet.arguments import check_name, check_positive_int
 from conquiet.consume.limits import DEFAULT_BATCH_SIZE, DrainLimits
+from conquiet.mq.look.group_changes import id_before
 from conquiet.mq.own.retry import RetryPolicy
 from conquiet.mq.own.settlement import SettlementRules
 from conquiet.queue import unique_consumer_name
+from conquiet.queue.config import CLAIM_IDLE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +29,25 @@ class ConsumerConfig:
     #: With strict ordering: messages that may wait behind others, or 32 MiB of them, before the partition
     #: reads no more.
     max_parked: int = 1_000
+    #: The most partitions that this consumer owns; the others of its group share the rest. `None` for its
+    #: fair share, however many that are.
+    max_partitions: int | None = None
+    #: The most handlers that run at once, over all partitions that it owns: a partition waits for its turn
+    #: before it begins its next message. `None` for one handler in each partition.
+    max_handlers: int | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
+    #: Where a group begins that nobody has created before: "start", "end" (as Redis: "$"), an entry id or a
+    #: time in ms. It begins there in all partitions at one moment, and in those that are added later with
+    #: their first message. For a group that is there it means nothing: `MqAdmin.reset_group` moves one.
+    group_start: str | int = "start"
     #: How long one read waits for new messages.
     block_ms: int = 1_000
     #: Names of consumers that are known to be dead, as earlier tries of the same task: their leases are taken
     #: at once instead of when they expire.
     take_over_from: tuple[str, ...] = ()
-    #: What another consumer of the group has pending in an owned partition for so long, as a reader that has
-    #: no lease and died, is taken over; the owner looks for it four times in this time.
-    claim_idle_ms: int = 60_000
+    #: What is pending in an owned partition for so long and not in flight, as what a reader without a lease
+    #: left that died, is taken over; the owner looks for it four times in this time.
+    claim_idle_ms: int = CLAIM_IDLE_MS
     #: How long a partition stays with an owner that does not renew its lease.
     lease_ttl_ms: int = 15_000
     #: A handler that runs longer is logged and counted; it is never interrupted.
@@ -47,11 +59,15 @@ class ConsumerConfig:
         check_name("consumer_name", self.consumer_name)
         for name in ("lease_ttl_ms", "batch_size", "block_ms", "max_parked", "claim_idle_ms"):
             check_positive_int(name, getattr(self, name))
+        for name in ("max_partitions", "max_handlers"):
+            if getattr(self, name) is not None:
+                check_positive_int(name, getattr(self, name))
         if isinstance(self.take_over_from, str) or self.consumer_name in self.take_over_from:
             raise ValueError(
                 f"take_over_from must be names of other consumers than {self.consumer_name!r}, "
                 f"got {self.take_over_from!r}"
             )
+        id_before(self.group_start)
         if self.ordering not in ("default", "strict"):
             raise ValueError(f"ordering must be 'default' or 'strict', got {self.ordering!r}")
         if self.retry_mode not in ("in_place", "requeue"):

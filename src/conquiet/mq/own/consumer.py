@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine
 
 from conquiet.consume.engine import DrainLoop
+from conquiet.consume.gate import Gate
 from conquiet.consume.handling import Handler, MessageHandling
 from conquiet.consume.outage import Outage
 from conquiet.db import Inbox
@@ -20,10 +21,10 @@ from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.keys import check_topic_part
 from conquiet.mq.look.retention import Trimmer
 from conquiet.mq.metrics import emit
-from conquiet.mq.own.assignment import plan
 from conquiet.mq.own.background import Background
 from conquiet.mq.own.channel_leases import ChannelLeases
 from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.membership import Membership
 from conquiet.mq.own.owned import Owned, OwnedPartitions
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.servers import for_each_partition
@@ -57,11 +58,14 @@ class PartitionConsumer(Background):
         self.group = group
         self.config = config or ConsumerConfig()
         self._leases = ChannelLeases(self.topic, group, self.config)
+        self._membership = Membership(self._leases.store, group, self.config)
         self._owned = OwnedPartitions(self.topic.name, group, self._leases, self.config)
         self._trimmer = Trimmer()
-        self._gate = threading.Event()
-        self._gate.set()
+        self._gate = Gate(self.config.max_handlers)
         self._is_stopping = False
+        #: Acquired until `stop()`: an event is not safe in a signal handler.
+        self._runs = threading.Lock()
+        self._runs.acquire()
         self._has_run = threading.Lock()
         #: Redis as a whole, and partitions that fail although Redis is available.
         self._redis = Outage(self.config.max_outage_s)
@@ -82,21 +86,23 @@ class PartitionConsumer(Background):
     @property
     def is_paused(self) -> bool:
         """Whether `pause()` was called."""
-        return not self._gate.is_set()
+        return self._gate.is_paused
 
     def pause(self) -> None:
         """Begin no further message; partitions stay owned."""
-        self._gate.clear()
+        self._gate.is_paused = True
 
     def resume(self) -> None:
         """Go on after `pause()`."""
-        self._gate.set()
+        self._gate.is_paused = False
 
     def stop(self) -> None:
         """Finish what is in handlers, hand back the rest, release the partitions; callable from anywhere."""
         self._is_stopping = True
         # At once: until the loop looks again, further messages would begin.
         self._owned.stop()
+        with suppress(RuntimeError):
+            self._runs.release()
 
     def run(self) -> None:
         """Work until stopped.
@@ -115,10 +121,7 @@ class PartitionConsumer(Background):
         try:
             while not self._is_stopping and self._fatal is None:
                 self._tick()
-                # Short steps and no event: stop() may come from a signal handler, where locks are unsafe.
-                until = time.monotonic() + self.config.tick_s
-                while not self._is_stopping and time.monotonic() < until:
-                    time.sleep(min(0.05, self.config.tick_s))
+                self._runs.acquire(timeout=self.config.tick_s)
         finally:
             self._shut_down()
         if self._fatal is not None:
@@ -131,6 +134,7 @@ class PartitionConsumer(Background):
             return
         try:
             self._owned.renew(self.topic)
+            self._leases.check_ends(self.topic, self.owned)
             self._rebalance()
             move_delayed(self.topic)
             self._trimmer.trim(self.topic, self.owned)
@@ -160,10 +164,9 @@ class PartitionConsumer(Background):
     def _rebalance(self) -> None:
         # It may have grown. Before the heartbeat, which must leave nothing in a topic that was deleted.
         self.topic = Topics(self.topic.client).open_again(self.topic)
-        members = self._leases.store.heartbeat(self.config.consumer_name, self.config.lease_ttl_ms)
-        wanted = plan(self.config.consumer_name, members, self.topic.partition_count, self.owned)
+        wanted = self._membership.plan(self.topic, self.owned)
         for partition in wanted.release:
-            self._owned[partition].loop.stop()
+            self._owned[partition].stop()
         missing = wanted.acquire
 
         def acquire(partition: int) -> None:
@@ -180,7 +183,7 @@ class PartitionConsumer(Background):
         if channel is None:
             return False
         try:
-            channel.partition.create_group()
+            self._leases.create_group(channel)
         except QueueError as error:
             # Of this partition alone, as a key of another type: the others go on.
             self._leases.release(channel)
@@ -213,7 +216,7 @@ class PartitionConsumer(Background):
     def _shut_down(self) -> None:
         self._owned.stop()
         # First, so that others take at once what is released.
-        self._try(lambda: self._leases.store.heartbeat(self.config.consumer_name, 0))
+        self._try(self._membership.leave)
         # Leases are renewed until the last handler has ended: nobody takes over what is about to finish.
         while len(self._owned):
             self._try(lambda: self._owned.renew(self.topic))
@@ -225,9 +228,7 @@ class PartitionConsumer(Background):
         try:
             last_call()
         except QueueError as error:
-            name = self.config.consumer_name
-            _log.warning(
-                "consumer %s could not reach Redis while it stopped: %s", name, error, extra=self._extra()
-            )
+            text, name = "consumer %s could not reach Redis while it stopped: %s", self.config.consumer_name
+            _log.warning(text, name, error, extra=self._extra())
         except BaseException as error:  # noqa: BLE001 -- raised by run(), as soon as no thread is left
             self._fatal = self._fatal or error

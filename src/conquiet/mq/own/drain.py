@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import replace
 
 from sqlalchemy import Engine
 
@@ -52,8 +51,8 @@ def drain_partition(
     topic = topic_of(topic)
     if partition not in topic.partitions:
         raise TopicError(topic.name, f"has no partition {partition}, only 0 to {topic.partition_count - 1}")
-    config, limits = config or ConsumerConfig(), limits or DrainLimits()
-    limits = replace(limits, batch_size=min(limits.batch_size, config.batch_size))
+    config = config or ConsumerConfig()
+    limits = limits or DrainLimits(batch_size=config.batch_size)
     if limits.max_deliveries is not None:
         raise ValueError("max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts")
     # Before anything is acquired: it checks its arguments, and the database.
@@ -66,7 +65,7 @@ def drain_partition(
         raise PartitionBusyError(topic.name, partition=partition, group=group)
     handling = MessageHandling(handler, engine, inbox, before_commit=channel.check_lease)
     try:
-        channel.partition.create_group()
+        leases.create_group(channel)
         with _Renewal(channel, leases, config.tick_s), handling:
             return DrainLoop(channel, handling, limits).run()
     finally:
@@ -95,6 +94,7 @@ class _Renewal:
         while not self._has_ended.wait(self._every_s):
             try:
                 self._leases.renew(channel)
+                self._leases.check_ends(channel.partition.topic, [channel.partition.partition])
                 move_delayed(channel.partition.topic)
             except ConquietError as error:
                 # The drain ends by itself when the lease is no longer certain.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from conquiet.errors import TopicError
 from conquiet.mq.scripts import run_script
-from conquiet.mq.topics import Topic, Topics
+from conquiet.mq.topics import Topic, Topics, limit_of
 from conquiet.queue.connection import as_text
 
 
@@ -90,12 +90,17 @@ class LeaseStore:
         own = [keys.lease(self._group, lease.partition), keys.stream(lease.partition)]
         return self._change("release_lease", lease, own, self._group)
 
-    def heartbeat(self, member: str, ttl_ms: int) -> list[str]:
-        """Renew a membership in the group, and return the live members; `ttl_ms` 0 leaves the group."""
-        keys = [self._topic.keys.members(self._group)]
-        arguments, seal = (member, ttl_ms, self.now), (keys[0], member)
-        (names,) = run_script(self._topic, "heartbeat", keys, arguments, seal=seal, group=self._group)
-        return [as_text(name) for name in names]
+    def heartbeat(self, member: str, ttl_ms: int, max_partitions: int | None = None) -> dict[str, int | None]:
+        """Renew a membership in the group; `ttl_ms` 0 leaves the group.
+
+        Returns the live members, each with the most partitions that it may own, `None` for any number.
+        """
+        keys = [self._topic.keys.members(self._group), self._topic.keys.member_limits(self._group)]
+        arguments = (member, ttl_ms, self.now, "" if max_partitions is None else max_partitions)
+        seal = (keys[0], member)
+        names, pairs = run_script(self._topic, "heartbeat", keys, arguments, seal=seal, group=self._group)
+        limits = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        return {as_text(name): limit_of(limits.get(name)) for name in names}
 
     def _change(self, script: str, lease: Lease, keys: list[str], *more: str | int) -> bool:
         arguments, seal = (lease.owner, lease.epoch, self.now, *more), (keys[0], lease.epoch)

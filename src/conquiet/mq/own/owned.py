@@ -13,7 +13,7 @@ from conquiet.consume.handling import MessageHandling
 from conquiet.errors import QueueError
 from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.envelope import MqMessage
-from conquiet.mq.metrics import GaugePart, emit
+from conquiet.mq.metrics import emit, gauge_part
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.channel_leases import ChannelLeases
 from conquiet.mq.own.config import ConsumerConfig
@@ -38,6 +38,11 @@ class Owned:
         """Its number."""
         return self.channel.partition.partition
 
+    def stop(self) -> None:
+        """End its thread after the message in its handler; safe in a signal handler."""
+        self.loop.stop()
+        self.channel.waiting.wake()
+
 
 class OwnedPartitions:
     """Starts a thread for each partition, renews the leases, and finds what has ended; used by `run()`."""
@@ -46,8 +51,8 @@ class OwnedPartitions:
         self._leases = leases
         self._config = config
         self._owned: dict[int, Owned] = {}
-        self._owned_gauge = GaugePart("conquiet_mq_partitions_owned", topic, group)
-        self._overdue_gauge = GaugePart("conquiet_mq_handlers_overdue", topic, group)
+        self._owned_gauge = gauge_part("conquiet_mq_partitions_owned", topic, group)
+        self._overdue_gauge = gauge_part("conquiet_mq_handlers_overdue", topic, group)
 
     def __len__(self) -> int:
         return len(self._owned)
@@ -83,7 +88,7 @@ class OwnedPartitions:
     def stop(self) -> None:
         """End each thread after the message in its handler; safe in a signal handler."""
         for owned in self:
-            owned.loop.stop()
+            owned.stop()
 
     def renew(self, topic: Topic) -> None:
         """Renew every lease, and keep what was read in its partition from becoming stale.
@@ -117,8 +122,8 @@ class OwnedPartitions:
 
     def _is_overdue(self, owned: Owned, limit_s: float) -> bool:
         attempts = owned.loop.attempts
-        msg = attempts.handled
-        if msg is None or time.monotonic() - attempts.handled_since <= limit_s:
+        msg = attempts.in_handler
+        if msg is None or time.monotonic() - attempts.in_handler_since <= limit_s:
             owned.is_logged_overdue = False
             return False
         if not owned.is_logged_overdue:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,15 +106,17 @@ class LeasedPartition:
         with self.topic.visible("XGROUP CREATE", group=self.group):
             create_group(self.topic.client, self.stream, self.group, create_stream=self._is_bare)
 
-    def take_over(self, after: str | None, count: int, min_idle_ms: int | None = None) -> TakeOver:
+    def take_over(
+        self, after: str | None, count: int, min_idle_ms: int | None = None, in_flight: Iterable[str] = ()
+    ) -> TakeOver:
         """Take one page of the pending entries, oldest first; each is counted when it begins.
 
         Args:
-            min_idle_ms: take only what other consumers have, and have not touched for so long.
+            min_idle_ms: take only what was not touched for so long, and is not in flight here.
         """
         start = "-" if after is None else f"({after}"
-        idle = "" if min_idle_ms is None else min_idle_ms
-        last, entries, waiting, vanished = self._fenced("take_over", start, count, BATCH_BYTES, idle)
+        idle = ("",) if min_idle_ms is None else (min_idle_ms, *in_flight)
+        last, entries, waiting, vanished = self._fenced("take_over", start, count, BATCH_BYTES, *idle)
         self._turn += bool(entries or vanished)
         return TakeOver(
             batch=self._batch(entries, is_taken=True),
@@ -150,12 +152,6 @@ class LeasedPartition:
         self._turn += bool(settlements or entries)
         return _effects(settlements, reply), self._batch(
             [(*entry, 1, b"") for entry in entries], last.decode()
-        )
-
-    def wait_for_new(self, last_seen: str, block_ms: int) -> None:
-        """Wait until the stream has an entry behind `last_seen`; reads nothing."""
-        self.topic.call(
-            "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self.stream, last_seen, group=self.group
         )
 
     def keys_of(self, entry_ids: Sequence[str]) -> list[str | None]:

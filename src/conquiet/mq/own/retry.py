@@ -35,10 +35,14 @@ class RetryPolicy:
             check_non_negative_int(name, getattr(self, name))
         for name in ("retry_on", "never_on"):
             kinds = getattr(self, name)
-            if not isinstance(kinds, tuple) or not all(_is_exception_class(kind) for kind in kinds):
+            if not isinstance(kinds, tuple) or not all(
+                isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds
+            ):
                 raise TypeError(f"{name} must be a tuple of exception classes, got {kinds!r}")
         if self.backoff not in ("fixed", "exponential", "jitter"):
             raise ValueError(f"backoff must be 'fixed', 'exponential' or 'jitter', got {self.backoff!r}")
+        if not isinstance(self.random, random.Random):
+            raise TypeError(f"random must be a random.Random, got {self.random!r}")
         if self.base_delay_ms > self.max_delay_ms:
             raise ValueError(
                 f"base_delay_ms must lie between 0 and max_delay_ms={self.max_delay_ms!r}, "
@@ -65,7 +69,3 @@ class RetryPolicy:
             case _:
                 delay = self.random.randint(self.base_delay_ms, 3 * max(self.base_delay_ms, last_delay_ms))
         return min(delay, self.max_delay_ms)
-
-
-def _is_exception_class(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Exception)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from conquiet.logs import MessageLog
 from conquiet.mq.metrics import emit
@@ -14,9 +14,10 @@ _log = MessageLog(logging.getLogger(__name__))
 
 
 class TakeOvers:
-    """First all that is pending; later, again and again, what others have not touched for `claim_idle_ms`.
+    """First all that is pending; later, again and again, what nobody has touched for `claim_idle_ms`.
 
-    The latter are orphans, left by readers without a lease. Lives as long as the lease; one thread.
+    The latter are orphans: left by readers without a lease, or given to the owner's name by hand. Lives as
+    long as the lease; one thread.
     """
 
     def __init__(self, partition: LeasedPartition, claim_idle_ms: int) -> None:
@@ -38,14 +39,14 @@ class TakeOvers:
         """Whether a take-over has begun and not ended."""
         return self._after is not None
 
-    def take_page(self, size: int) -> TakeOver:
-        """Take the next page of at most so many messages."""
-        page = self._partition.take_over(self._after, size, self._min_idle_ms)
+    def take_page(self, size: int, in_flight: Iterable[str]) -> TakeOver:
+        """Take the next page of at most so many messages, but what is in flight."""
+        page = self._partition.take_over(self._after, size, self._min_idle_ms, in_flight)
         log_vanished(self._partition, page.vanished)
         taken = len(page.batch.messages) + len(page.batch.malformed)
         if taken and self._min_idle_ms is not None:
             _log.warning(
-                "%d entries of %s were pending at other consumers, idle for %d ms or longer: taken over",
+                "%d entries of %s were pending and nobody's, idle for %d ms or longer: taken over",
                 *(taken, self._partition, self._min_idle_ms),
                 extra=self._partition.extra(),
             )

@@ -258,7 +258,7 @@ def replay_in_place(
 
 def trim(
     topic: ScriptTopic,
-    partition: int,
+    stream: str,
     groups: Collection[bytes],
     *,
     length: int | None,
@@ -267,11 +267,11 @@ def trim(
     dry_run: bool,
     without_groups: bool,
 ) -> tuple[int, bool, tuple[str, ...]]:
-    """Remove finished entries of a partition, or count them.
+    """Remove finished entries of a stream, or count them.
 
     Returns how many, whether there may be more, and the groups that have not begun there.
     """
-    keys = [topic.keys.stream(partition)]
+    keys = [stream]
     kept = ("" if length is None else length, "" if age_ms is None else age_ms)
     arguments = (*kept, "", limit, int(dry_run), int(without_groups), *groups)
     removed, has_more, missing = run_script(topic, "trim", keys, arguments, seal=keys)
@@ -288,6 +288,14 @@ def reset_group(
         return None
     again, skipped = (None if number < 0 else number for number in reply[2:])
     return Moved(reply[0].decode(), reply[1].decode(), again, skipped)
+
+
+def create_groups(topic: ScriptTopic, partitions: Sequence[int], group: str, *, after: str) -> bool | None:
+    """Create a group in partitions that share a slot, unless one of them has it; `None` without a stream."""
+    streams = [topic.keys.stream(partition) for partition in partitions]
+    arguments = (group, after, int(topic.keys.layout == "bare_stream"))
+    state = run_script(topic, "create_groups", streams, arguments, group=group)
+    return None if state == b"no stream" else bool(state)
 
 
 def prune_consumers(

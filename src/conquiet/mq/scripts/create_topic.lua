@@ -1,5 +1,5 @@
 -- Creates a topic, or grows it, or leaves it as it is: registry, meta, partitions and their streams together. Every
--- partition has a stream, be it empty: one without was deleted, and nobody writes to it.
+-- partition has a stream, be it empty: one without was deleted, and nothing is written to it.
 --
 -- KEYS[1] the registry   KEYS[2] the meta   KEYS[3] the partitions   KEYS[4] the topic as it is being deleted
 -- KEYS[5…] the streams to create; on a cluster none, as they are in other slots

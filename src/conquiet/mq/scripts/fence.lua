@@ -1,6 +1,6 @@
 -- Stands before every script of the MQ: the server's clock, and whether the caller still owns the partition.
--- A lease is a hash: owner, instance, epoch, expiresAtMs, turn. An expired lease is nobody's, even if the key is still there,
--- and so is one that does not say when it expires.
+-- A lease is a hash: owner, instance, epoch, expiresAtMs, ttlMs, turn. An expired lease has no owner, even if the key is still
+-- there, and so has one that does not say when it expires.
 
 -- Redis before 7 needs this: TIME and XPENDING are not deterministic, and what follows writes.
 if redis.replicate_commands then redis.replicate_commands() end
@@ -20,18 +20,18 @@ local function open_when_full(...)
 end
 
 local function owns(lease, owner, epoch, now)
-  local held = redis.call('HMGET', lease, 'owner', 'epoch', 'expiresAtMs')
-  return held[1] == owner and held[2] == epoch and (tonumber(held[3]) or 0) > now
+  local fields = redis.call('HMGET', lease, 'owner', 'epoch', 'expiresAtMs')
+  return fields[1] == owner and fields[2] == epoch and (tonumber(fields[3]) or 0) > now
 end
 
--- A client that lost a reply may send its call again by itself; what the first call delivered nobody would handle. So
+-- A client that lost a reply may send its call again by itself; what the first call delivered would never be handled. So
 -- each call that changes something has its turn, and a second one with the same turn changes nothing.
 local function is_repeated(lease, turn)
   return redis.call('HGET', lease, 'turn') ~= turn
 end
 
--- Replies begin with what they answer. An interrupt may leave a connection with a reply that nobody has read, and whoever
--- gets it next must not take it for its own: entries of two partitions often have the same ids.
+-- Replies begin with what they answer. An interrupt may leave a connection with a reply that was not read, and the
+-- next caller must not take it for its own: entries of two partitions often have the same ids.
 local function answer(state, ...)
   return {KEYS[1], ARGV[2], ARGV[5], state, ...}
 end
@@ -55,8 +55,25 @@ local function bytes_of(fields)
   return bytes
 end
 
--- Pending at this consumer, at this delivery count: nobody has taken the entry since.
-local function holds(stream, group, owner, id, count)
+-- The ids of up to `most` entries of an interval, and whether those are all. XRANGE returns what is in the entries, too:
+-- a few at a time, and no more after 8 MiB, since the server does nothing else meanwhile.
+local function ids_between(stream, first, last, most)
+  local ids, bytes = {}, 0
+  while #ids < most and bytes < 8388608 do
+    local count = math.min(10, most - #ids)
+    local some = redis.call('XRANGE', stream, first, last, 'COUNT', count)
+    for _, entry in ipairs(some) do
+      ids[#ids + 1] = entry[1]
+      bytes = bytes + bytes_of(entry[2])
+    end
+    if #some < count then return ids, true end
+    first = '(' .. ids[#ids]
+  end
+  return ids, false
+end
+
+-- Pending at this consumer, at this delivery count: no other one has taken the entry since.
+local function is_still_pending(stream, group, owner, id, count)
   local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]
   return pending and pending[2] == owner and pending[4] == tonumber(count)
 end

@@ -8,7 +8,7 @@
 local owner, group = ARGV[1], ARGV[4]
 if not owns(KEYS[1], owner, ARGV[2], now_ms(ARGV[3])) then return {KEYS[1], ARGV[2], 0} end
 open_when_full('HDEL', KEYS[1], '')
--- A stream or a group that somebody deleted has no names.
+-- A stream or a group that was deleted has no names.
 local pending = redis.pcall('XPENDING', KEYS[2], group, '-', '+', 1, owner)
 if not pending.err and #pending == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[2], group, owner) end
 return {KEYS[1], ARGV[2], redis.call('DEL', KEYS[1])}

@@ -9,12 +9,12 @@
 local owner, now = ARGV[1], now_ms(ARGV[3])
 if not owns(KEYS[1], owner, ARGV[2], now) then return {KEYS[1], ARGV[2], 0} end
 open_when_full('HDEL', KEYS[1], '')
-redis.call('HSET', KEYS[1], 'expiresAtMs', now + ARGV[4])
+redis.call('HSET', KEYS[1], 'expiresAtMs', now + ARGV[4], 'ttlMs', ARGV[4])
 redis.call('PEXPIRE', KEYS[1], ARGV[4] * 2)
--- A stream that somebody deleted is for its worker to meet and to tell: the lease is as good as it was.
+-- Its worker reports a stream that was deleted: the lease is as good as it was.
 pcall(function()
   for i = 6, #ARGV, 2 do
-    if holds(KEYS[2], ARGV[5], owner, ARGV[i], ARGV[i + 1]) then
+    if is_still_pending(KEYS[2], ARGV[5], owner, ARGV[i], ARGV[i + 1]) then
       redis.call('XCLAIM', KEYS[2], ARGV[5], owner, 0, ARGV[i], 'IDLE', 0, 'JUSTID')
     end
   end

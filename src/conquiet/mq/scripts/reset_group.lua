@@ -28,12 +28,14 @@ if after == '$' then after = as_table(redis.call('XINFO', 'STREAM', KEYS[1]))['l
 local function count_between(low, high)
   -- An empty interval for XRANGE if high is not above low.
   local most = tonumber(ARGV[4])
-  local found = #redis.call('XRANGE', KEYS[1], '(' .. low, high, 'COUNT', most + 1)
-  return found > most and -1 or found
+  local ids, is_all = ids_between(KEYS[1], '(' .. low, high, most + 1)
+  return is_all and #ids <= most and #ids or -1
 end
 
 local again, skipped = count_between(after, before), count_between(before, after)
 if ARGV[3] ~= '1' then
+  -- To skip what nobody needs, so that it can be trimmed, is for a full server above all.
+  open_when_full('XDEL', KEYS[1], '0-0')
   redis.call('XGROUP', is_new and 'CREATE' or 'SETID', KEYS[1], ARGV[1], after)
 end
 return {before, after, again, skipped}

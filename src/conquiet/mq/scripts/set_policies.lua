@@ -6,5 +6,7 @@
 -- Returns 1, or 0 if there is no such topic.
 
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+-- A retention is what a full server needs.
+open_when_full('HDEL', KEYS[1], '')
 redis.call('HSET', KEYS[1], 'policies', ARGV[2], 'updatedAt', now_ms(ARGV[1]))
 return 1

@@ -23,12 +23,12 @@ local stream = KEYS[2]
 local refused_call = refusal(now)
 if refused_call then return refused_call end
 
--- What the caller holds, for many messages in one look; one that is not in it is looked for by itself.
-local held = {}
-local function look(first, last, number)
+-- The delivery counts of what is pending at the caller, of many messages in one call; the others are asked for one by one.
+local counts = {}
+local function read_counts(first, last, number)
   if number < 4 then return end
   for _, pending in ipairs(redis.call('XPENDING', stream, group, first, last, 2 * number, owner)) do
-    held[pending[1]] = pending[4]
+    counts[pending[1]] = pending[4]
   end
 end
 
@@ -39,7 +39,7 @@ local function wrong_key(what)
   for _, number in ipairs(needed[what] or {}) do
     local kind = redis.call('TYPE', KEYS[number]).ok
     if kind ~= 'none' and kind ~= kinds[number] then
-      return 'WRONGTYPE ' .. KEYS[number] .. ' holds a ' .. kind .. ' instead of a ' .. kinds[number]
+      return 'WRONGTYPE ' .. KEYS[number] .. ' is a ' .. kind .. ' instead of a ' .. kinds[number]
     end
   end
   -- May the caller ack at all? An entry of this id cannot be.
@@ -54,8 +54,8 @@ for i = last_once + 1, #ARGV, 5 do
 end
 
 local refused, is_settled = {}, {}
-local function is_held(number, id, count)
-  if not is_settled[id] and (held[id] == tonumber(count) or not held[id] and holds(stream, group, owner, id, count)) then
+local function is_ours(number, id, count)
+  if not is_settled[id] and (counts[id] == tonumber(count) or not counts[id] and is_still_pending(stream, group, owner, id, count)) then
     is_settled[id] = true
     return true
   end
@@ -64,9 +64,9 @@ local function is_held(number, id, count)
 end
 
 local acked = {}
-look(ARGV[9], ARGV[last_once], last_once - 8)
+read_counts(ARGV[9], ARGV[last_once], last_once - 8)
 for i = 9, last_once do
-  if is_held(i - 9, ARGV[i], 1) then acked[#acked + 1] = ARGV[i] end
+  if is_ours(i - 9, ARGV[i], 1) then acked[#acked + 1] = ARGV[i] end
 end
 for start = 1, #acked, 500 do
   redis.call('XACK', stream, group, unpack(acked, start, math.min(start + 499, #acked)))
@@ -78,10 +78,10 @@ local function done(id, count)
   if tonumber(count) > 1 then redis.call('HDEL', KEYS[4], id) end
 end
 
-look(ARGV[last_once + 2], ARGV[#ARGV - 3], (#ARGV - last_once) / 5)
+read_counts(ARGV[last_once + 2], ARGV[#ARGV - 3], (#ARGV - last_once) / 5)
 for i = last_once + 1, #ARGV, 5 do
   local what, id, count, first, second = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-  if is_held(last_once - 8 + (i - last_once - 1) / 5, id, count) then
+  if is_ours(last_once - 8 + (i - last_once - 1) / 5, id, count) then
     if what == 'ack' then
       done(id, count)
     elseif what == 'retry' then
@@ -113,11 +113,11 @@ local function last_delivered()
   end
 end
 
--- A few at a time: only what was read tells how large it is.
-local entries, last, read = {}, '', 0
+-- One, and then as many as its like would fit, up to ten at a time: how large an entry is, is known when it was read.
+local entries, last, read, most = {}, '', 0, 1
 local wanted, bytes_left = tonumber(ARGV[6]), tonumber(ARGV[7])
 while read < wanted and bytes_left > 0 do
-  local count = math.min(10, wanted - read)
+  local count = math.min(most, wanted - read)
   local reply = redis.call('XREADGROUP', 'GROUP', group, owner, 'COUNT', count, 'STREAMS', stream, '>')
   local some = reply and reply[1][2] or {}
   for i = 1, #some do
@@ -126,6 +126,7 @@ while read < wanted and bytes_left > 0 do
   end
   read = read + #some
   if #some < count then break end
+  most = math.max(1, math.min(10, math.floor(bytes_left * read / math.max(1, ARGV[7] - bytes_left))))
 end
 if wanted > 0 and read == 0 then last = last_delivered() end
 if #ARGV > 8 or #entries > 0 then end_turn(KEYS[1]) end

@@ -39,7 +39,7 @@ local missing = {}
 for i = 7, #ARGV do
   if not is_here[ARGV[i]] then missing[#missing + 1] = ARGV[i] end
 end
--- Nothing is unfinished where nobody reads: behind every entry.
+-- Without a group nothing is unfinished: behind every entry.
 if not low and #ARGV == 6 and ARGV[6] == '1' then low = '18446744073709551615-18446744073709551615' end
 if not low or #missing > 0 then return {KEYS[1], 0, 0, missing} end
 if ARGV[2] ~= '' then
@@ -52,8 +52,11 @@ if low == '0-0' then return {KEYS[1], 0, 0, missing} end
 local limit = tonumber(ARGV[4])
 if ARGV[1] ~= '' then limit = math.min(limit, redis.call('XLEN', KEYS[1]) - tonumber(ARGV[1])) end
 if limit <= 0 then return {KEYS[1], 0, 0, missing} end
-local entries = redis.call('XRANGE', KEYS[1], '-', '(' .. low, 'COUNT', limit + 1)
-local first_kept = entries[limit + 1]
-if ARGV[5] == '1' then return {KEYS[1], math.min(#entries, limit), first_kept and 1 or 0, missing} end
-local removed = redis.call('XTRIM', KEYS[1], 'MINID', '=', first_kept and first_kept[1] or low)
-return {KEYS[1], removed, first_kept and 1 or 0, missing}
+local ids, is_all = ids_between(KEYS[1], '-', '(' .. low, limit + 1)
+-- The last one that was read is kept, unless there are no others before the mark.
+local has_more = #ids > limit or not is_all
+local removed = has_more and #ids - 1 or #ids
+if ARGV[5] ~= '1' then
+  removed = redis.call('XTRIM', KEYS[1], 'MINID', '=', has_more and ids[#ids] or low)
+end
+return {KEYS[1], removed, has_more and 1 or 0, missing}

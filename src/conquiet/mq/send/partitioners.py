@@ -25,7 +25,6 @@ class HashPartitioner:
         self._keyless = RoundRobinPartitioner()
 
     def partition_for(self, key: str | None, partition_count: int) -> int:
-        """As `Partitioner.partition_for`."""
         if key is None:
             return self._keyless.partition_for(None, partition_count)
         return self._partition_of(stable_hash(key), partition_count)
@@ -54,7 +53,6 @@ class RoundRobinPartitioner:
         self._next = itertools.count(random.randrange(1 << 30))  # noqa: S311 -- spreads load, hides nothing
 
     def partition_for(self, key: str | None, partition_count: int) -> int:
-        """As `Partitioner.partition_for`."""
         return next(self._next) % partition_count
 
 

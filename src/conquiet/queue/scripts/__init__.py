@@ -10,27 +10,47 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from conquiet.queue.config import QueueConfig
 from conquiet.queue.connection import Client, execute
-from conquiet.queue.lua import LuaScript
-from conquiet.queue.message import QueueMessage
+from conquiet.queue.lua import Argument, LuaScript
+from conquiet.queue.message import QueueMessage, RawEntry
 
-_CREATE_GROUP, _CHANGE_PENDING, _TAKE_FROM, _REMOVE_CONSUMER, _ENQUEUE_ONCE = (
+_CREATE_GROUP, _ACK_AND_READ, _CHANGE_PENDING, _TAKE_FROM, _REMOVE_CONSUMER, _ENQUEUE_ONCE = (
     LuaScript(files(__name__).joinpath(f"{name}.lua").read_bytes())
-    for name in ("create_group", "change_pending", "take_from", "remove_consumer", "enqueue_once")
+    for name in (
+        "create_group",
+        "ack_and_read",
+        "change_pending",
+        "take_from",
+        "remove_consumer",
+        "enqueue_once",
+    )
 )
 
 
-def create_group(client: Client, stream: str, group: str, *, create_stream: bool = True) -> None:
-    """Create the group at the stream's beginning, and maybe the stream, unless they are there."""
-    options = ("MKSTREAM",) if create_stream else ()
+def create_group(
+    client: Client, stream: str, group: str, *, after: str = "0-0", create_stream: bool = True
+) -> None:
+    """Create the group, at the stream's beginning or after an id, and maybe the stream, unless there."""
+    arguments = (group.encode(), after, *(("MKSTREAM",) if create_stream else ()))
     try:
         try:
-            execute(client, "XGROUP CREATE", stream.encode(), group.encode(), "0-0", *options)
+            execute(client, "XGROUP CREATE", stream.encode(), *arguments)
         except OutOfMemoryError:
             # Said before the server looks whether the group is there.
-            _CREATE_GROUP.run(client, [stream], [group.encode(), *options])
+            _CREATE_GROUP.run(client, [stream], arguments)
     except ResponseError as error:
         if not str(error).startswith("BUSYGROUP"):
             raise
+
+
+def ack_and_read(
+    client: Client, config: QueueConfig, entry_ids: Sequence[str], count: int, max_bytes: int
+) -> tuple[int, list[RawEntry]]:
+    """Ack, then deliver up to `count` new entries, no more after so many bytes; returns how many acks."""
+    names = [config.consumer_group.encode(), config.consumer_name.encode()]
+    arguments: list[Argument] = [*names, count, max_bytes, *entry_ids]
+    acked, flat, others = _ACK_AND_READ.run(client, [config.stream_key], arguments)
+    entries = [(entry_id, [b"data", value]) for entry_id, value in zip(flat[::2], flat[1::2], strict=True)]
+    return acked, entries + others
 
 
 def change_pending(

@@ -64,7 +64,6 @@ def parse(job: str, arguments: Sequence[str]) -> JobPlan:
 
 
 def parser_of(job: str) -> argparse.ArgumentParser:
-    """The options of one job."""
     parser = _Parser(
         prog=f"conquiet.spark.jobs.{job}",
         description=JOBS[job],

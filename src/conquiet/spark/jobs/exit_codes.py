@@ -1,4 +1,4 @@
-"""How a job ends: exit codes that a caller can tell apart, and the error that carries one."""
+"""How a job ends: exit codes for the caller, and the error that carries one."""
 
 from __future__ import annotations
 

@@ -59,12 +59,10 @@ class TargetPlan:
 
     @property
     def address(self) -> dict[str, str]:
-        """As options of the data source."""
         return {"topic": self.topic} if self.topic is not None else {"stream": self.stream or ""}
 
     @property
     def used(self) -> list[str]:
-        """The columns that are named."""
         return [*self.columns, *self.dedupe_columns, *([self.key] if self.key is not None else [])]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 -- as its docs call it
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from conquiet.spark.jobs.credentials import Credentials

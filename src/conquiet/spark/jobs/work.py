@@ -8,7 +8,7 @@ from operator import and_, or_
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Observation
-from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 -- as its docs call it
 
 from conquiet.spark.jobs.credentials import Credentials
 from conquiet.spark.jobs.exit_codes import ExitCode, JobError

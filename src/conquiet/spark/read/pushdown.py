@@ -30,7 +30,7 @@ class Pushdown:
 
     def __init__(self) -> None:
         self.within = IdRange()
-        #: From conditions on ids as text; holds where all ids have as many digits as those of our time.
+        #: From conditions on ids as text; true where all ids have as many digits as those of our time.
         self.within_text = IdRange()
         self.partitions: frozenset[int] | None = None
 
@@ -49,7 +49,7 @@ class Pushdown:
 
     def range_in(self, whole: IdRange) -> IdRange:
         """What is left of a stream whose entries are in `whole`."""
-        # As text 9-0 comes after 10-0: what is said of ids as text holds for numbers only if all are as long.
+        # As text 9-0 comes after 10-0: a condition on texts is one on numbers only if all are equally long.
         is_usual = EntryId(_FIRST_13_DIGITS) <= whole.first and whole.last.ms < 10 * _FIRST_13_DIGITS
         return self.within.within(self.within_text) if is_usual else self.within
 

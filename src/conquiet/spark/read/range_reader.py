@@ -7,15 +7,17 @@ from contextlib import closing
 
 from redis.exceptions import ResponseError
 
-from conquiet.queue.connection import Client, queue_error, visible_errors
+from conquiet.queue.batch_size import FEW_MESSAGES
+from conquiet.queue.connection import Client, queue_error
 from conquiet.spark.entry_ids import IdRange
 from conquiet.spark.errors import DataLossError
-from conquiet.spark.read.stream_info import average_bytes
 from conquiet.spark.wire.connection import ServerConnection
 from conquiet.spark.wire.replies import Entries, entries_of
 
 #: Spark takes few large batches much faster than many small ones; the server needs some milliseconds for one.
 _MOST_ENTRIES, _REPLY_BYTES = 10_000, 3 << 20
+#: Those that follow may be larger: a reply has at most so many times the entries of the one before it.
+_GROWTH = 10
 
 
 def read_range(client: Client, stream: str, within: IdRange, *, fails_on_loss: bool) -> Iterator[Entries]:
@@ -24,10 +26,7 @@ def read_range(client: Client, stream: str, within: IdRange, *, fails_on_loss: b
     Raises:
         DataLossError: some were removed before they were read, and `fails_on_loss`.
     """
-    with visible_errors("XLEN", stream=stream, group=None):
-        length = client.xlen(stream)
-    count = _fitting(average_bytes(client, stream, length))
-    expected, is_first = within.first, True
+    count, expected, is_first = FEW_MESSAGES, within.first, True
     with closing(ServerConnection(client, stream)) as connection:
         connection.send_raw(
             connection.pack("XRANGE", stream, str(expected), str(within.last), "COUNT", count)
@@ -46,7 +45,8 @@ def read_range(client: Client, stream: str, within: IdRange, *, fails_on_loss: b
             last = entries.id_at(len(entries) - 1) if len(entries) else expected
             if not is_end:
                 # The last entry is asked for once more: if it was removed by then, others may have been too.
-                count = _fitting(len(reply) / len(entries))
+                fitting = int(_REPLY_BYTES * len(entries) / len(reply))
+                count = min(_GROWTH * count, max(2, min(_MOST_ENTRIES, fitting)))
                 connection.send_raw(
                     connection.pack("XRANGE", stream, str(last), str(within.last), "COUNT", count)
                 )
@@ -56,7 +56,3 @@ def read_range(client: Client, stream: str, within: IdRange, *, fails_on_loss: b
             if is_end:
                 return
             expected, is_first = last, False
-
-
-def _fitting(bytes_of_one: float) -> int:
-    return max(2, min(_MOST_ENTRIES, int(_REPLY_BYTES / bytes_of_one)))

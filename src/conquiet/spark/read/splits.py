@@ -29,7 +29,6 @@ class Split(InputPartition):
 
     @property
     def range(self) -> IdRange:
-        """From the first id to the last."""
         return IdRange(EntryId.parse(self.first), EntryId.parse(self.last))
 
 

@@ -49,7 +49,6 @@ class StreamInfo:
 
 
 def read_info(client: Client, stream: str) -> StreamInfo:
-    """XINFO STREAM."""
     try:
         reply = run_command(client, "XINFO STREAM", stream.encode(), stream=stream, group=None)
     except QueueError as error:

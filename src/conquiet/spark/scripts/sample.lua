@@ -5,13 +5,22 @@
 --
 -- Returns {first id, last id, number of entries} for each start; the number is 0 if there are none.
 
-local samples = {}
-for i = 3, #ARGV do
-  local entries = redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[2], 'COUNT', ARGV[1])
-  if #entries == 0 then
-    samples[#samples + 1] = {'', '', 0}
-  else
-    samples[#samples + 1] = {entries[1][1], entries[#entries][1], #entries}
+-- XRANGE returns what is in the entries, too: a few at a time, and no more of a sample after 1 MiB.
+local function sample(start)
+  local first, last, number, bytes = nil, '', 0, 0
+  while number < tonumber(ARGV[1]) and bytes < 1048576 do
+    local count = math.min(10, ARGV[1] - number)
+    local entries = redis.call('XRANGE', KEYS[1], start, ARGV[2], 'COUNT', count)
+    for _, entry in ipairs(entries) do
+      first, last, number = first or entry[1], entry[1], number + 1
+      for _, part in ipairs(entry[2]) do bytes = bytes + #part end
+    end
+    if #entries < count then break end
+    start = '(' .. last
   end
+  return {first or '', last, number}
 end
+
+local samples = {}
+for i = 3, #ARGV do samples[#samples + 1] = sample(ARGV[i]) end
 return samples

@@ -69,7 +69,6 @@ class ServerConnection:
         self._on_replies.append(on_reply)
 
     def wait(self) -> None:
-        """Receive every reply."""
         while self._on_replies:
             self._receive()
 
@@ -93,7 +92,6 @@ class ServerConnection:
                 raise RedisConnectionError(f"the connection was lost: {error}") from error
 
     def close(self) -> None:
-        """Drop the connection."""
         self._connection.disconnect()
 
     def _receive(self) -> None:

@@ -35,7 +35,6 @@ class Entries:
         return len(self.ids)
 
     def id_at(self, index: int) -> EntryId:
-        """The id of one entry."""
         return EntryId.parse(self.ids[index].as_py())
 
     def fields_at(self, index: int) -> tuple[bytes, ...]:
@@ -43,7 +42,6 @@ class Entries:
         return self.others.get(index) or (b"data", self.data[index].as_py())
 
     def without_first(self) -> Entries:
-        """All but the first one."""
         others = {index - 1: fields for index, fields in self.others.items() if index}
         return Entries(self.ids.slice(1), self.data.slice(1), others)
 

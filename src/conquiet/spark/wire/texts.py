@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json
 from numpy.typing import NDArray
+
+from conquiet.payload import decode_payload
 
 
 def bounds_of(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -45,3 +48,31 @@ def looks_like_objects(texts: pa.StringArray) -> NDArray[np.bool_]:
     has_braces: NDArray[np.bool_] = opens & (buffer[ends - 1] == ord("}")) & (ends - starts >= 2)
     has_braces |= texts.is_null().to_numpy(zero_copy_only=False)
     return has_braces
+
+
+def check_objects(data: pa.StringArray) -> None:
+    """Refuse a payload that ends before its text does: the rest would be members of the envelope.
+
+    Raises:
+        ValueError: a text is not one JSON object.
+    """
+    starts, ends = bounds_of(data)
+    buffer = np.frombuffer(data.buffers()[2] or b"", dtype=np.uint8)
+    # Every text ends with a brace; if there are no others, none ends earlier.
+    if not len(data) or np.count_nonzero(buffer[starts[0] : ends[-1]] == ord("}")) == len(data):
+        return
+    lines = pc.binary_join(pa.ListArray.from_arrays([0, len(data)], data), "\n")[0].as_buffer()
+    try:
+        objects = pa.json.read_json(
+            pa.BufferReader(lines),
+            pa.json.ReadOptions(use_threads=False, block_size=lines.size + 1),
+            pa.json.ParseOptions(explicit_schema=pa.schema([]), unexpected_field_behavior="ignore"),
+        )
+    except pa.ArrowInvalid:
+        objects = None
+    if objects is None or objects.num_rows != len(data):
+        for text in data.to_pylist():
+            try:
+                decode_payload(text.encode())
+            except ValueError as error:
+                raise ValueError(f"data must be a JSON object, got {text!r:.100}: {error}") from error

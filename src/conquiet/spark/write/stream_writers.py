@@ -143,7 +143,6 @@ class PlainWriter:
         self._command_start = empty.decode().removesuffix("0\r\n\r\n")
 
     def add(self, rows: StreamRows) -> None:
-        """Add rows."""
         lengths = pc.binary_length(rows.data).cast(pa.string())
         commands = pc.binary_join_element_wise(self._command_start, lengths, "\r\n", rows.data, "\r\n", "")
         starts, ends = bounds_of(commands)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 
 import pyarrow as pa
 
@@ -16,6 +15,7 @@ from conquiet.spark.task_context import Attempt
 from conquiet.spark.wire.connection import ServerConnection
 from conquiet.spark.write.stream_writers import OncePerIdWriter, OncePerTaskWriter, PlainWriter, StreamWriter
 from conquiet.spark.write.targets import StreamTarget, Target
+from conquiet.spark.write.task_target import TaskTarget
 
 
 def open_target(client: Client, options: WriteOptions) -> Target:
@@ -25,6 +25,8 @@ def open_target(client: Client, options: WriteOptions) -> Target:
         TopicError: the topic is not there.
     """
     address = options.address
+    if options.task_envelope is not None:
+        return TaskTarget(address.stream or "", options)
     if address.topic is None:
         return StreamTarget(address.stream or "", options)
     # A plain stream needs nothing of the MQ, whose import takes longer than a small write.
@@ -80,9 +82,7 @@ class TaskWriter:
     def __enter__(self) -> TaskWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for connection in self._connections.values():
             connection.close()
 

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json
 from numpy.typing import NDArray
 
 from conquiet.errors import TopicError
 from conquiet.mq import ConsistentHashPartitioner, HashPartitioner, Topic
-from conquiet.payload import decode_payload
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.scripts import Hashes
 from conquiet.spark.wire.envelope_encoder import EnvelopeEncoder, json_headers, json_keys, with_headers
-from conquiet.spark.wire.texts import bounds_of
+from conquiet.spark.wire.texts import check_objects
 from conquiet.spark.write.row_hashes import hash_rows
 from conquiet.spark.write.targets import StreamRows, column_of, payloads_of
 
@@ -44,7 +42,7 @@ class TopicTarget:
     def rows_by_stream(self, batch: pa.RecordBatch) -> Iterator[StreamRows]:
         """The rows of each partition that has some."""
         data = payloads_of(batch)
-        _check_objects(data)
+        check_objects(data)
         keys = column_of(batch, "key", pa.string()) or pa.nulls(len(data), pa.string())
         encoded_keys, headers = json_keys(keys), json_headers(column_of(batch, "headers"), len(data))
         ids = column_of(batch, self._dedupe_column)
@@ -95,31 +93,3 @@ class TopicTarget:
             for wrong in partitions[(partitions < 0) | (partitions > last)][:1]:
                 raise TopicError(self._topic.name, f"has no partition {wrong}, only 0 to {last}")
         return partitions  # type: ignore[no-any-return]
-
-
-def _check_objects(data: pa.StringArray) -> None:
-    """Refuse a payload that ends before its text does: the rest would be members of the envelope.
-
-    Raises:
-        ValueError: a text is not one JSON object.
-    """
-    starts, ends = bounds_of(data)
-    buffer = np.frombuffer(data.buffers()[2] or b"", dtype=np.uint8)
-    # Every text ends with a brace; if there are no others, none ends earlier.
-    if not len(data) or np.count_nonzero(buffer[starts[0] : ends[-1]] == ord("}")) == len(data):
-        return
-    lines = pc.binary_join(pa.ListArray.from_arrays([0, len(data)], data), "\n")[0].as_buffer()
-    try:
-        objects = pa.json.read_json(
-            pa.BufferReader(lines),
-            pa.json.ReadOptions(use_threads=False, block_size=lines.size + 1),
-            pa.json.ParseOptions(explicit_schema=pa.schema([]), unexpected_field_behavior="ignore"),
-        )
-    except pa.ArrowInvalid:
-        objects = None
-    if objects is None or objects.num_rows != len(data):
-        for text in data.to_pylist():
-            try:
-                decode_payload(text.encode())
-            except ValueError as error:
-                raise ValueError(f"data must be a JSON object, got {text!r:.100}: {error}") from error

@@ -42,7 +42,6 @@ class StreamBatchWriter(DataSourceArrowWriter):
         self._write_id = options.dedupe_id or secrets.token_hex(10)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Runs in a task."""
         return _write(iterator, self._options, Attempt(self._write_id, 0, current_task().partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -69,7 +68,6 @@ class StreamMicroBatchWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Runs in a task."""
         task = current_task()
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if query is None or batch is None:

@@ -1,0 +1,114 @@
+"""How soon an idle worker begins a task, and by how much its memory grows."""
+
+from __future__ import annotations
+
+import gc
+import os
+import secrets
+import subprocess
+import sys
+import time
+from functools import lru_cache
+from statistics import quantiles
+
+from benchmarks.bench import Bench
+from benchmarks.core.memory import status_mb
+from benchmarks.errors import BenchmarkError, UnavailableError
+from benchmarks.measurement import Figure, Measurement
+from conquiet.tasks import TaskApp, Worker, WorkerConfig
+
+_CALLS = 500
+#: From one call to the next, so that the worker waits again.
+_PAUSE_S = 0.01
+_WARM_UP, _TASKS, _BATCH = 2_000, 100_000, 10_000
+
+
+@lru_cache(maxsize=1)
+def latencies_ms(bench: Bench) -> list[float]:
+    """From `enqueue` to the first line of the function, of an idle worker in a process of its own."""
+    namespace = f"bench:{secrets.token_hex(4)}"
+    command = [sys.executable, "-m", "benchmarks.tasks.worker", "serve", bench.server.url, namespace]
+    with TaskApp(bench.server.url, namespace=namespace) as app:
+        process = subprocess.Popen(command)
+        try:
+            found = []
+            for number in range(-50, _CALLS):
+                called = time.time()
+                begun = app.enqueue("begin", {}).result(timeout_s=60)
+                if number >= 0:
+                    found.append((begun - called) * 1000)
+                time.sleep(_PAUSE_S)
+            return found
+        finally:
+            process.kill()
+            process.wait()
+
+
+def memory_growth_mb(bench: Bench) -> float:
+    """How far the peak of a worker's process lies above its start while it runs 100,000 tasks."""
+    if not os.path.exists("/proc/self/status"):
+        raise UnavailableError("the peak memory of a process is read from /proc, which is not here")
+    namespace = f"bench:{secrets.token_hex(4)}"
+    command = [sys.executable, "-m", "benchmarks.tasks.worker", "grow", bench.server.url, namespace]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        raise BenchmarkError(f"{command} failed: {done.stderr}")
+    return float(done.stdout)
+
+
+def _app(url: str, namespace: str) -> TaskApp:
+    app = TaskApp(url, namespace=namespace)
+
+    @app.task(name="begin")
+    def begin() -> float:
+        return time.time()
+
+    return app
+
+
+def _serve(url: str, namespace: str) -> None:
+    worker = Worker(_app(url, namespace), WorkerConfig(pool="thread", concurrency=1))
+    worker.start()
+    worker.join()
+
+
+def _grow(url: str, namespace: str) -> float:
+    app = _app(url, namespace)
+    begin = app.tasks["begin"]
+
+    def run(count: int) -> None:
+        begin.with_options(result_ttl_s=1).enqueue_many({} for _ in range(count))
+        while (stats := app.control.queue("default")).queued + stats.in_flight + stats.waiting:
+            time.sleep(0.05)
+
+    with Worker(app, WorkerConfig(pool="thread", concurrency=2)):
+        run(_WARM_UP)
+        run(_BATCH)
+        gc.collect()
+        before = status_mb("VmRSS")
+        for _ in range(_TASKS // _BATCH):
+            run(_BATCH)
+        return status_mb("VmHWM") - before
+
+
+MEASUREMENTS: list[Measurement] = [
+    Figure(
+        name="from enqueue to the start of a task, idle, p50",
+        unit="ms",
+        take=lambda bench: quantiles(latencies_ms(bench), n=100)[49],
+        bar=3,
+    ),
+    Figure(
+        name="from enqueue to the start of a task, idle, p99",
+        unit="ms",
+        take=lambda bench: quantiles(latencies_ms(bench), n=100)[98],
+        bar=20,
+    ),
+    Figure(name="memory growth over 100,000 tasks", unit="MB", take=memory_growth_mb, bar=50),
+]
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        _serve(*sys.argv[2:])
+    else:
+        print(_grow(*sys.argv[2:]))

@@ -1,0 +1,40 @@
+"""What a process with an event loop, as Airflow's triggerer, needs to know of topics; read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis.asyncio import RedisCluster as AsyncRedisCluster
+
+from conquiet.mq.keys import RegistryKeys, TopicKeys
+from conquiet.mq.topics import layout_of
+from conquiet.queue.connection import AS_BYTES, AsyncClient, visible_errors
+
+
+async def topic_streams_async(client: AsyncClient, name: str) -> list[str]:
+    """The stream keys of a topic's partitions, in order; of a plain stream, its own name."""
+    keys = RegistryKeys(isinstance(client, AsyncRedisCluster))
+    with visible_errors("open", stream=name, group=None):
+        count, layout, version = await client.execute_command(
+            "HMGET", keys.meta(name), "partitionCount", "layout", "schemaVersion", **AS_BYTES
+        )
+    if count is None:
+        return [name]
+    topic = TopicKeys(name, layout_of(name, layout, version))
+    return [topic.stream(partition) for partition in range(int(count))]
+
+
+async def is_any_due_async(client: AsyncClient, keys: Sequence[str]) -> bool:
+    """Whether something in one of these sorted sets is due; changes nothing.
+
+    Args:
+        keys: `TopicKeys.waiting` and `TopicKeys.delayed` of what one consumes.
+    """
+    for key in keys:
+        with visible_errors("read due times", stream=key, group=None):
+            seconds, microseconds = await client.execute_command("TIME", **AS_BYTES)
+            now_ms = int(seconds) * 1000 + int(microseconds) // 1000
+            first = ("ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, 1)
+            if await client.execute_command(*first, **AS_BYTES):
+                return True
+    return False

@@ -1,0 +1,203 @@
+"""Beat: enqueues what is due; any number may run, and one of them leads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from conquiet.errors import QueueError, text_of
+from conquiet.tasks.app import TaskApp
+from conquiet.tasks.beat import metrics
+from conquiet.tasks.beat.claims import Claims
+from conquiet.tasks.beat.config import BeatConfig
+from conquiet.tasks.beat.deliveries import Delivered, Deliveries
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickReport:
+    """What one tick did."""
+
+    is_leading: bool
+    claimed: int = 0
+    skipped: int = 0
+    delivered: int = 0
+    errors: int = 0
+    #: How long there is nothing to do; 0: there may be more at once.
+    wait_ms: int = 0
+
+
+class Beat:
+    """Claims due occurrences and enqueues them; lives from `start` to `stop`, or for single ticks.
+
+    Of all beats of an app's namespace one leads, by a lease with an epoch. What an earlier leader still sends
+    is refused, so that no occurrence is enqueued twice; what it has left the next one does, so that none is
+    missed.
+    """
+
+    def __init__(self, app: TaskApp, config: BeatConfig | None = None) -> None:
+        self._app = app
+        self.config = config or BeatConfig()
+        self._store = app.schedules.store
+        self._deliveries = Deliveries(app, self._store, self.config)
+        self._claims = Claims(app, self._store, self._deliveries, self.config)
+        self._epoch = 0
+        self._since_ms: int | None = None
+        #: Whether the schedules of the code are written.
+        self._is_applied = False
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether it led when it asked last."""
+        return self._epoch > 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its thread has ended without `stop`."""
+        is_started = self._thread is not None and self._thread.ident is not None
+        return is_started and not self.is_running and not self._stopping.is_set()
+
+    def apply_declared(self) -> None:
+        """Write the schedules of the code that are new or changed; the first error after all were tried."""
+        errors: list[Exception] = []
+        for schedule in self._app.schedules.declared.values():
+            try:
+                version, is_changed = self._app.schedules.apply(schedule)
+            except Exception as error:  # noqa: BLE001 -- of one schedule: raised after the others
+                errors.append(error)
+                continue
+            if is_changed:
+                _log.info("schedule %s of the code is written, version %d", schedule.name, version)
+        if errors:
+            raise errors[0]
+
+    def tick(self) -> TickReport:
+        """Enqueue what is due now, up to `batch_size` schedules.
+
+        Raises:
+            QueueError: Redis failed; the next tick goes on where this one has ended.
+        """
+        config = self.config
+        tick = self._store.tick(
+            config.name,
+            self._epoch,
+            lease_ms=round(config.lease_ttl_s * 1000),
+            most=config.batch_size,
+            after=self._deliveries.next_page(),
+        )
+        if self._since_ms not in (None, tick.since_ms):
+            _log.error("the schedules are lost; beat %s writes those of its code again", config.name)
+            self._is_applied = False
+        self._since_ms = tick.since_ms
+        if tick.epoch and not self._epoch:
+            _log.info("beat %s leads, epoch %d", config.name, tick.epoch)
+        elif self._epoch and not tick.epoch:
+            _log.warning("beat %s does not lead any more: %s does", config.name, tick.leader)
+        self._epoch = tick.epoch
+        metrics.set_leading(self._app.namespace, is_leading=self.is_leading)
+        if not tick.epoch:
+            return TickReport(is_leading=False, wait_ms=round(config.poll_s * 1000))
+        # First: a server that does not answer must not keep what is due from being claimed.
+        claimed = self._claims.claim_due(tick)
+        delivered = self._deliveries.deliver(tick.pending, config.batch_size)
+        self._note_deliveries(delivered)
+        has_more = self._deliveries.has_more or len(tick.due) == config.batch_size
+        wait_ms = round(config.poll_s * 1000)
+        if tick.next_due_ms is not None and tick.next_due_ms > tick.now_ms:
+            wait_ms = min(wait_ms, tick.next_due_ms - tick.now_ms)
+        return TickReport(
+            is_leading=True,
+            claimed=claimed.count,
+            skipped=claimed.skipped,
+            delivered=delivered.count,
+            errors=claimed.errors + len(delivered.failed),
+            wait_ms=0 if has_more or delivered.count or claimed.count or claimed.skipped else wait_ms,
+        )
+
+    def run(self) -> None:
+        """Tick until `stop`; whatever fails is logged, and tried again."""
+        metrics.begin_counters(self._app.namespace)
+        self._is_applied = False
+        while not self._stopping.is_set():
+            wait_ms = round(self.config.poll_s * 1000)
+            try:
+                if not self._is_applied:
+                    self.apply_declared()
+                    self._is_applied = True
+            except Exception as error:  # noqa: BLE001 -- others are due all the same
+                _log.warning("beat %s could not write a schedule of the code: %s", self.config.name, error)
+            try:
+                wait_ms = self.tick().wait_ms
+            except Exception as error:  # noqa: BLE001 -- a beat that ends in silence would stop them all
+                _log.warning("beat %s could not tick, and tries again: %s", self.config.name, error)
+            if wait_ms:
+                self._stopping.wait(wait_ms / 1000)
+        self._release()
+
+    def start(self) -> None:
+        """Run in a thread of this process."""
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run_in_thread, name="conquiet-beat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have it end after its tick, and another beat lead at once."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self.join()
+
+    def _run_in_thread(self) -> None:
+        try:
+            self.run()
+        finally:
+            # By what is not an `Exception`, of which a thread may say nothing.
+            if not self._stopping.is_set():
+                _log.error("beat %s has ended by itself, and enqueues nothing any more", self.config.name)
+
+    def _release(self) -> None:
+        try:
+            if self._epoch:
+                self._store.release(self._epoch)
+        except QueueError as error:
+            _log.warning("the lease of beat %s ends by itself: %s", self.config.name, error)
+        self._epoch = 0
+        metrics.set_leading(self._app.namespace, is_leading=False)
+
+    def _note_deliveries(self, delivered: Delivered) -> None:
+        texts = {
+            name: self._deliveries.error_of(name) or text_of(error)
+            for name, error in delivered.failed.items()
+        }
+        for name, text in texts.items():
+            metrics.count_error(self._app.namespace, "deliver")
+            # Also of a schedule that was deleted, which keeps no error.
+            _log.warning(
+                "an occurrence of schedule %s could not be delivered, and is tried again: %s", name, text
+            )
+        for stored in self._store.read_many([*texts, *delivered.recovered]):
+            if stored.version:
+                self._store.postpone(stored, self._epoch, None, texts.get(stored.name, ""))

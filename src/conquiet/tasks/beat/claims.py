@@ -1,0 +1,100 @@
+"""Claims: what a beat that leads claims of the schedules that are due."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+from conquiet.errors import text_of
+from conquiet.tasks.app import TaskApp
+from conquiet.tasks.beat import metrics
+from conquiet.tasks.beat.config import BeatConfig
+from conquiet.tasks.beat.deliveries import Deliveries, occurrence_of
+from conquiet.tasks.schedules.occurrences import plan
+from conquiet.tasks.schedules.store import Claim, ScheduleStore, StoredSchedule, Tick
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """What became of the schedules that were due."""
+
+    #: Occurrences.
+    count: int
+    skipped: int
+    #: Schedules that are tried again later.
+    errors: int
+
+
+class Claims:
+    """Claims due occurrences; lives as long as its beat."""
+
+    def __init__(
+        self, app: TaskApp, store: ScheduleStore, deliveries: Deliveries, config: BeatConfig
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._deliveries = deliveries
+        self._config = config
+
+    def claim_due(self, tick: Tick) -> Claimed:
+        """Claim them, each schedule with what is due of it."""
+        found = self._store.read_many(tick.due)
+        for name in set(tick.due) - {stored.name for stored in found}:
+            # Somebody has deleted its key by hand.
+            gone = StoredSchedule(name=name, definition=b"", version=0, is_enabled=False)
+            self._store.postpone(gone, tick.epoch, 0, "it has no definition")
+        prepared = [self._prepare(stored, tick) for stored in found]
+        claims = [one for one in prepared if isinstance(one, Claim)]
+        errors = prepared.count("postponed")
+        claimed = skipped = 0
+        by_name = {stored.name: stored for stored in found}
+        for claim, reply in zip(claims, self._store.claim(claims), strict=True):
+            stored = by_name[claim.name]
+            if isinstance(reply, Exception):
+                self._postpone(stored, tick, "claim", text_of(reply))
+                errors += 1
+            elif reply:
+                if error := self._deliveries.error_of(stored.name):
+                    # Of those before, which the claim has removed.
+                    self._store.postpone(stored, tick.epoch, None, error)
+                drifts = [max(0, tick.now_ms - one.due_ms) / 1000 for one in claim.occurrences]
+                metrics.count_claimed(self._app.namespace, drifts, claim.skipped)
+                claimed, skipped = claimed + len(drifts), skipped + claim.skipped
+        return Claimed(count=claimed, skipped=skipped, errors=errors)
+
+    def _prepare(self, stored: StoredSchedule, tick: Tick) -> Claim | Literal["postponed", "not due"]:
+        if not stored.version:
+            return self._postpone(stored, tick, "read", stored.error or "it cannot be read")
+        # Claimed or changed since the tick.
+        if stored.planned_ms is None or stored.due_ms is None or stored.due_ms > tick.now_ms:
+            return "not due"
+        if self._deliveries.undelivered(stored.name) >= self._config.max_undelivered:
+            reason = self._deliveries.error_of(stored.name) or "occurrences are not delivered yet"
+            return self._postpone(stored, tick, "claim", reason)
+        try:
+            return self._claim_of(stored, stored.planned_ms, tick)
+        except Exception as error:  # noqa: BLE001 -- of one schedule: a definition of others, a time zone
+            return self._postpone(stored, tick, "read", text_of(error))
+
+    def _claim_of(self, stored: StoredSchedule, planned_ms: int, tick: Tick) -> Claim:
+        schedule = self._app.schedules.decode(stored)
+        planned = plan(schedule, planned_ms, tick.now_ms, stored.planned_due_ms)
+        return Claim(
+            name=stored.name,
+            epoch=tick.epoch,
+            version=stored.version,
+            planned_ms=planned_ms,
+            occurrences=[occurrence_of(self._app, schedule, one) for one in planned.enqueued],
+            skipped=planned.skipped,
+            next_planned_ms=planned.next_planned_ms,
+            next_due_ms=planned.next_due_ms,
+        )
+
+    def _postpone(self, stored: StoredSchedule, tick: Tick, step: str, text: str) -> Literal["postponed"]:
+        metrics.count_error(self._app.namespace, step)
+        _log.warning("a step of schedule %s (%s) has failed, and is tried again: %s", stored.name, step, text)
+        self._store.postpone(stored, tick.epoch, round(self._config.retry_s * 1000), text)
+        return "postponed"

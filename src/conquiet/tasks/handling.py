@@ -1,0 +1,268 @@
+"""TaskHandling: runs a task's function, in a transaction if it takes a session."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from conquiet.consume.handling import MessageHandling
+from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Skipped
+from conquiet.db import DbSession
+from conquiet.errors import DatabaseUnavailableError, SettingsError
+from conquiet.logs import MessageLog
+from conquiet.tasks import clock
+from conquiet.tasks.app import TaskApp
+from conquiet.tasks.canvas.groups import MemberError, load_results
+from conquiet.tasks.context import TaskContext, running
+from conquiet.tasks.errors import HardStopError, PayloadError, TaskArgumentsError, TaskExitError
+from conquiet.tasks.interruption import Interruption
+from conquiet.tasks.message import TaskMessage
+from conquiet.tasks.middleware import call_through
+from conquiet.tasks.options import TaskOptions, options_of_call
+from conquiet.tasks.scripts.control import publish_event
+
+_log = MessageLog(logging.getLogger(__name__))
+
+
+class Execution(Protocol):
+    """How a pool runs the function of a task; one loop's thread calls it."""
+
+    def begin(self, msg: TaskMessage, consumer: str, hard_limit_s: float | None) -> None:
+        """A task is about to run, its transaction included.
+
+        Raises:
+            HardLimitPoolError: its hard time limit cannot be kept here.
+        """
+
+    def end(self) -> None:
+        """It has ended, and is about to be settled."""
+
+    def soft_limit(self, limit_s: float) -> AbstractContextManager[None]:
+        """Raise `SoftTimeLimitError` inside of the block when it takes longer."""
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], soft_limit_s: float | None = None) -> Any:
+        """Run a coroutine to its end, or to its soft time limit."""
+
+
+class TaskHandling:
+    """What a worker's loop does with one task; one thread.
+
+    A task that takes a `DbSession` has one transaction for its effects, its inbox row and its result.
+    """
+
+    def __init__(
+        self,
+        app: TaskApp,
+        worker: str,
+        *,
+        write_record: Callable[[TaskMessage, Mapping[str, str]], object],
+        execution: Execution,
+        interruption: Interruption | None = None,
+    ) -> None:
+        self._app = app
+        self._worker = worker
+        self._write_record = write_record
+        self._execution = execution
+        self._interruption = interruption or Interruption()
+        self._plain = MessageHandling(self._run, None)
+        self._in_transaction: MessageHandling | None = None
+        if any(task.signature.session_parameter for task in app.tasks.values()):
+            if app.engine is None:
+                raise SettingsError(
+                    "a task takes a DbSession: give the TaskApp a database, or set CONQUIET_DATABASE_URL",
+                    key="database_url",
+                )
+            self._in_transaction = MessageHandling(self._run_with_session, app.engine, app.inbox)
+            app.result_store.create_table(app.engine)
+
+    def handle(self, msg: TaskMessage) -> Outcome:
+        """Run the function of the task, and commit if it takes a session."""
+        self._execution.begin(msg, self._worker, _options(msg).hard_time_limit_s)
+        try:
+            outcome = self._handle(msg)
+        finally:
+            self._execution.end()
+        if isinstance(outcome, Ack) and _log.isEnabledFor(logging.DEBUG):
+            seconds = (clock.now_ms() - msg.started_ms) / 1000
+            _log.debug("task %s %s succeeded in %.3f s", msg.envelope.name, msg.id, seconds)
+        return outcome
+
+    def _handle(self, msg: TaskMessage) -> Outcome:
+        if not self._takes_session(msg):
+            return self._plain.handle(msg)
+        assert self._in_transaction is not None  # noqa: S101 -- for mypy: made for all such tasks
+        outcome = self._in_transaction.handle(msg)
+        if isinstance(outcome, Skipped):
+            self._load_result(msg)
+        return outcome
+
+    @property
+    def has_inbox(self) -> bool:
+        """Whether the database may know what was handled before."""
+        return self._in_transaction is not None
+
+    def has_handled(self, msg: TaskMessage) -> bool:
+        """As `MessageHandling.has_handled`."""
+        if self._in_transaction is None or not self._takes_session(msg):
+            return False
+        has_handled = self._in_transaction.has_handled(msg)
+        if has_handled:
+            self._load_result(msg)
+        return has_handled
+
+    def release(self) -> None:
+        """As `MessageHandling.release`."""
+        if self._in_transaction is not None:
+            self._in_transaction.release()
+
+    def purge_inbox(self) -> None:
+        """As `MessageHandling.purge_inbox`."""
+        if self._in_transaction is not None:
+            self._in_transaction.purge_inbox()
+
+    def is_database_unavailable(self) -> bool:
+        """As `MessageHandling.is_database_unavailable`."""
+        return self._in_transaction is not None and self._in_transaction.is_database_unavailable()
+
+    def __enter__(self) -> Self:
+        if self._in_transaction is not None:
+            self._in_transaction.create_inbox_table()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _load_result(self, msg: TaskMessage) -> None:
+        """The result of a task that was committed before.
+
+        Raises:
+            DatabaseUnavailableError: it cannot be read now. No failed attempt: the effects have happened.
+        """
+        assert self._app.engine is not None  # noqa: S101 -- for mypy: only tasks with a session come here
+        try:
+            msg.result = self._app.result_store.load(self._app.engine, msg.id)
+        except SQLAlchemyError as error:
+            text = f"the result of task {msg.id} could not be read: {error}"
+            raise DatabaseUnavailableError(text) from error
+
+    def _takes_session(self, msg: TaskMessage) -> bool:
+        return msg.task is not None and msg.task.signature.session_parameter is not None
+
+    def _run(self, msg: TaskMessage) -> Outcome:
+        return self._call(msg, {})
+
+    def _run_with_session(self, msg: TaskMessage, session: DbSession) -> Outcome:
+        assert msg.task is not None  # noqa: S101 -- for mypy: a task that takes a session is known
+        answer = self._call(msg, {str(msg.task.signature.session_parameter): session})
+        if isinstance(answer, Ack) and msg.has_record:
+            self._app.result_store.save(session, msg.id, msg.result or b"null")
+        return answer
+
+    def _call(self, msg: TaskMessage, given: dict[str, Any]) -> Outcome:
+        task = msg.task
+        assert task is not None  # noqa: S101 -- for mypy: an unknown one became a dead letter before
+        try:
+            self._app.codec.load_args(msg.envelope)
+            arguments = task.signature.load({**msg.envelope.args, **self._results_before(msg)})
+        except (TaskArgumentsError, PayloadError) as error:
+            # They will not fit, or be there, the next time either.
+            return DeadLetter(f"{type(error).__name__}: {error}")
+        context = TaskContext(
+            id=msg.id,
+            name=task.name,
+            queue=msg.envelope.queue,
+            attempt=msg.delivery_count - 1,
+            max_retries=msg.envelope.max_retries,
+            headers=msg.envelope.headers,
+            meta=msg.envelope.meta,
+            worker=self._worker,
+            write=lambda fields: self._write_record(msg, fields),
+            publish=partial(self._publish, msg),
+        )
+        if task.signature.context_parameter is not None:
+            given[task.signature.context_parameter] = context
+        msg.begins()
+        with running(context):
+            call = partial(self._call_function, msg, arguments | given)
+            value = call_through(self._app.middleware, context, call) if self._app.middleware else call()
+        if isinstance(value, Ack | Retry | DeadLetter):
+            return value
+        if not msg.has_record and msg.canvas is None:
+            # Nobody reads it: it may be anything.
+            return _ACK
+        result = task.signature.dump_result(value)
+        msg.result = b"null" if result is None else self._app.codec.encode_result(msg.envelope, result)
+        return _ACK
+
+    def _call_function(self, msg: TaskMessage, arguments: Mapping[str, Any]) -> Any:
+        task, limit_s = msg.task, _options(msg).soft_time_limit_s
+        assert task is not None  # noqa: S101 -- for mypy: as in `_call`
+        try:
+            with self._interruption.allowed(msg.id, is_async=task.is_async):
+                if task.is_async:
+                    coroutine = self._interruption.cancellable(_without_exits(task.function(**arguments)))
+                    return self._execution.run(coroutine, limit_s)
+                if limit_s is None:
+                    return task.function(**arguments)
+                with self._execution.soft_limit(limit_s):
+                    return task.function(**arguments)
+        except Exception:
+            raise
+        except BaseException as error:
+            if isinstance(error, HardStopError) or _is_interrupt(error):
+                raise
+            # As an exit of the worker it would be no attempt, and the next worker would exit, too.
+            raise TaskExitError(error) from error
+
+    def _publish(self, msg: TaskMessage, kind: str, facts: Mapping[str, Any]) -> None:
+        known = {"worker": self._worker, "attempt": msg.delivery_count - 1}
+        text = json.dumps(known | dict(facts))
+        publish_event(self._app.client, msg.place.keys, msg.id, msg.envelope.name, kind=kind, facts=text)
+
+    def _results_before(self, msg: TaskMessage) -> dict[str, Any]:
+        """The results of the group before it in its canvas: they are not in its envelope."""
+        group = msg.envelope.meta.get("resultsOf")
+        if not isinstance(group, dict) or group.get("into") is None:
+            return {}
+        keys = self._app.keys(group["queue"])
+        results = load_results(self._app, keys, group["group"], group["total"])
+        return {
+            group["into"]: [{"error": one.error} if isinstance(one, MemberError) else one for one in results]
+        }
+
+
+_ACK = Ack()
+
+
+def _options(msg: TaskMessage) -> TaskOptions:
+    assert msg.task is not None  # noqa: S101 -- for mypy: an unknown one became a dead letter before
+    return options_of_call(msg.task.options, msg.envelope.meta)
+
+
+async def _without_exits(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Await a task's coroutine; what ends a process would end the event loop of all tasks."""
+    try:
+        return await coroutine
+    except (Exception, asyncio.CancelledError, HardStopError):
+        raise
+    except BaseException as error:
+        raise TaskExitError(error) from error
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it is the Ctrl-C of somebody whose own thread runs the task, as in a test."""
+    is_main = threading.current_thread() is threading.main_thread()
+    is_default = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return isinstance(error, KeyboardInterrupt) and is_default

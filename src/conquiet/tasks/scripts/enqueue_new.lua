@@ -1,0 +1,26 @@
+-- Enqueues tasks whose ids are new, now: for most of them, and in half the time of enqueue.lua.
+--
+-- KEYS[1] the queue's meta   KEYS[2] the feed of listeners, then for each task: the stream of its priority, its record
+-- ARGV[1] now, ms, or '', then for each task: its priority, its envelope, how long its record is kept, ms, or 0 for none,
+-- its id, its name
+
+-- Until when there are listeners, of each priority that was begun; 0 if there are none.
+local listened_until, changes = {}, {}
+for number = 1, #KEYS / 2 - 1 do
+  local stream, record, i = KEYS[2 * number + 1], KEYS[2 * number + 2], 5 * number - 3
+  local listened = listened_until[ARGV[i]]
+  if not listened then
+    listened = tonumber(begin_priority(KEYS[1], stream, ARGV[i]) or 0)
+    listened_until[ARGV[i]] = listened
+  end
+  local entry = redis.call('XADD', stream, '*', 'data', ARGV[i + 1])
+  local now = ARGV[1] ~= '' and ARGV[1] or string.match(entry, '^%d+')
+  if ARGV[i + 2] ~= '0' then
+    redis.call('HSET', record, 'state', 'queued', 'name', ARGV[i + 4], 'at:' .. now .. ':queued', '{}')
+    redis.call('PEXPIRE', record, ARGV[i + 2])
+  end
+  if listened > tonumber(now) then
+    changes[#changes + 1] = change(ARGV[i + 3], ARGV[i + 4], 'queued', now, '{}')
+  end
+end
+if #changes > 0 then publish(KEYS[2], changes) end

@@ -1,0 +1,202 @@
+"""TaskSignature: what a task function takes and returns, as JSON on the wire and typed in Python."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+from conquiet.db import DbSession
+from conquiet.extras import needs_extra
+from conquiet.payload import encode_payload
+from conquiet.tasks.context import TaskContext
+from conquiet.tasks.errors import TaskArgumentsError, TaskResultError
+
+with needs_extra("tasks", "pydantic", part="conquiet.tasks"):
+    from pydantic import (
+        ConfigDict,
+        PydanticSchemaGenerationError,
+        PydanticUserError,
+        TypeAdapter,
+        ValidationError,
+    )
+
+#: Types whose values are JSON as they are, so that nothing needs to be asked.
+_PLAIN = (int, str, bool)
+
+
+class TaskSignature:
+    """The parameters of one function, each with its converter; made once, when the task is declared."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name = name
+        self._signature = inspect.signature(function)
+        hints = get_type_hints(function, include_extras=True)
+        self._return = _Converter(f"the result of {name}", hints.get("return", Any))
+        #: The parameter that gets a `DbSession`, and the one that gets the `TaskContext`, if there are any.
+        self.session_parameter: str | None = None
+        self.context_parameter: str | None = None
+        self._converters: dict[str, _Converter] = {}
+        self._has_any_keyword = False
+        for parameter in self._signature.parameters.values():
+            hint = hints.get(parameter.name, Any)
+            if hint is DbSession:
+                self.session_parameter = parameter.name
+            elif hint is TaskContext:
+                self.context_parameter = parameter.name
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                self._has_any_keyword = True
+            elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+                raise TypeError(
+                    f"task {name!r} must take its arguments by name: {parameter} cannot be given by name"
+                )
+            else:
+                self._converters[parameter.name] = _Converter(f"{name}({parameter.name})", hint)
+        self._given = {self.session_parameter, self.context_parameter} - {None}
+        #: What must be given.
+        self._required = {
+            one
+            for one in self._converters
+            if self._signature.parameters[one].default is inspect.Parameter.empty
+        }
+
+    def takes(self, argument: str) -> bool:
+        """Whether a caller may give an argument of this name."""
+        return argument in self._converters or self._has_any_keyword
+
+    def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of a call as JSON values by name, validated.
+
+        Raises:
+            TaskArgumentsError: one is missing, unknown or not of its type, or JSON cannot carry it.
+        """
+        if args:
+            kwargs = self._by_name(args, kwargs)
+        return self._complete(self._convert(kwargs, _Converter.dump))
+
+    def dump_partial(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """As `dump`, for a call that lacks one argument; returns the name of that, too.
+
+        Args:
+            args: for the parameters behind the first one.
+        """
+        names = [name for name in self._signature.parameters if name in self._converters]
+        given = self._by_name(args, kwargs, names[1:]) if args else kwargs
+        converted = self._convert(given, _Converter.dump)
+        missing = [name for name in names if name in self._required and name not in converted]
+        if len(missing) > 1 or not names:
+            lacks = ", ".join(missing) or "nothing that could take a result"
+            raise TaskArgumentsError(
+                self.name, f"a partial call must lack one argument, this one lacks {lacks}"
+            )
+        return converted, missing[0] if missing else names[0]
+
+    def load(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """JSON values as the function takes them.
+
+        Raises:
+            TaskArgumentsError: as of `dump`.
+        """
+        return self._complete(self._convert(args, _Converter.load))
+
+    def dump_result(self, value: Any) -> Any:
+        """What the function returned as a JSON value.
+
+        Raises:
+            TaskResultError: it is not of the annotated type, or JSON cannot carry it.
+        """
+        if value is None:
+            return None
+        try:
+            return self._return.dump(value)
+        except (ValidationError, ValueError, TypeError) as error:
+            raise TaskResultError(self.name, str(error)) from error
+
+    def load_result(self, value: Any) -> Any:
+        """A result as the function returned it."""
+        return None if value is None else self._return.load(value)
+
+    def _by_name(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], names: list[str] | None = None
+    ) -> dict[str, Any]:
+        if names is None:
+            names = [name for name in self._signature.parameters if name in self._converters]
+        if len(args) > len(names):
+            raise TaskArgumentsError(self.name, f"{len(args)} arguments were given, it takes {len(names)}")
+        by_name = dict(zip(names, args, strict=False))
+        if twice := by_name.keys() & kwargs.keys():
+            raise TaskArgumentsError(self.name, f"{', '.join(sorted(twice))} was given twice")
+        return {**by_name, **kwargs}
+
+    def _convert(self, given: Mapping[str, Any], convert: Callable[[_Converter, Any], Any]) -> dict[str, Any]:
+        converters, converted = self._converters, {}
+        for name, value in given.items():
+            converter = converters.get(name)
+            if converter is None:
+                if not self._has_any_keyword or name in self._given:
+                    raise TaskArgumentsError(self.name, f"it has no parameter {name!r}")
+                converter = _ANY
+            try:
+                converted[name] = convert(converter, value)
+            except ValidationError as error:
+                raise TaskArgumentsError(self.name, _reason(name, error)) from error
+            except (ValueError, TypeError) as error:
+                raise TaskArgumentsError(self.name, f"{name}: {error}") from error
+        return converted
+
+    def _complete(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if not self._required <= arguments.keys():
+            missing = ", ".join(sorted(self._required - arguments.keys()))
+            raise TaskArgumentsError(self.name, f"{missing} is missing")
+        return arguments
+
+
+class _Converter:
+    """Between one Python type and JSON."""
+
+    def __init__(self, what: str, hint: Any) -> None:
+        self._plain = hint if hint in _PLAIN else None
+        self._is_any = hint is Any
+        try:
+            self._adapter: TypeAdapter[Any] | None = None if self._is_any else _adapter_of(hint)
+        except (PydanticSchemaGenerationError, PydanticUserError) as error:
+            raise TypeError(
+                f"{what} has the type {hint!r}, which cannot be written as JSON: {error}"
+            ) from error
+
+    def dump(self, value: Any) -> Any:
+        if type(value) is self._plain:
+            return value
+        if self._adapter is None:
+            encode_payload({"value": value})
+            return value
+        # Not by the adapter's own methods: they take longer than what they call.
+        validated = self._adapter.validator.validate_python(value)
+        return self._adapter.serializer.to_python(validated, mode="json")
+
+    def load(self, value: Any) -> Any:
+        if type(value) is self._plain or self._adapter is None:
+            return value
+        return self._adapter.validate_json(encode_payload({"v": value})[5:-1])
+
+
+def _adapter_of(hint: Any) -> TypeAdapter[Any]:
+    try:
+        # NaN would become null without a word; as it is, it is refused.
+        return TypeAdapter(hint, config=ConfigDict(ser_json_inf_nan="constants"))
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":
+            raise
+        # A model has a config of its own.
+        return TypeAdapter(hint)
+
+
+_ANY = _Converter("any", Any)
+
+
+def _reason(name: str, error: ValidationError) -> str:
+    texts = []
+    for problem in error.errors(include_url=False, include_context=False)[:5]:
+        path = "".join(f"[{part!r}]" for part in problem["loc"])
+        texts.append(f"{name}{path}: {problem['msg']}, got {problem.get('input')!r:.60}")
+    return "; ".join(texts)

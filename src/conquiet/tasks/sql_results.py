@@ -1,0 +1,66 @@
+"""ResultStore: the result of a task in its own transaction, kept if and only if its effects are."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, Text, insert, select
+from sqlalchemy.dialects.mysql import LONGTEXT
+
+from conquiet.db import DbSession
+from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table
+from conquiet.tasks import clock
+
+
+class ResultStore(Protocol):
+    """Keeps the results of tasks that take a `DbSession`, for the case that their worker dies before the ack.
+
+    What callers read is the record in Redis, written in the step of the ack. The next worker finds the inbox
+    row of a task that was committed and not acked, does not run it again, and writes what `load` returns into
+    that record. Another one is set as `app.result_store` before a worker starts, and tested by
+    `conquiet.testing.ResultStoreContract`.
+    """
+
+    def create_table(self, engine: Engine) -> None:
+        """Create what it needs, unless it exists; called when a worker starts."""
+
+    def save(self, session: DbSession, task_id: str, result: bytes) -> None:
+        """Write the result in the transaction of the task: it stands or falls with the effects.
+
+        It is JSON, or `@` and the reference of a result in the payload store: a text, to be kept as it is.
+        """
+
+    def load(self, engine: Engine, task_id: str) -> bytes | None:
+        """The result of a task as it was saved, `None` if there is none."""
+
+
+class SqlResults:
+    """A row for each task that took a `DbSession`; the default."""
+
+    def __init__(self, *, table: str = "conquiet_task_results") -> None:
+        check_table_name(table)
+        self._table = Table(
+            table,
+            MetaData(),
+            Column("task_id", String(64), primary_key=True),
+            Column("result", Text().with_variant(LONGTEXT(), "mysql", "mariadb"), nullable=False),
+            Column("finished_at_ms", BigInteger, nullable=False, index=True),
+            **MYSQL_OPTIONS,
+        )
+
+    def create_table(self, engine: Engine) -> None:
+        """Create the table unless it exists."""
+        create_table(self._table, engine)
+
+    def save(self, session: DbSession, task_id: str, result: bytes) -> None:
+        """Write the result, in the transaction of the task."""
+        row = {"task_id": task_id, "result": result.decode(), "finished_at_ms": clock.now_ms()}
+        session.execute(insert(self._table), row)
+
+    def load(self, engine: Engine, task_id: str) -> bytes | None:
+        """The result of a task as JSON, `None` if there is none."""
+        with engine.connect() as connection:
+            found = connection.execute(
+                select(self._table.c.result).where(self._table.c.task_id == task_id)
+            ).scalar()
+        return None if found is None else str(found).encode()

@@ -1,0 +1,66 @@
+"""DeadWorkers: takes over from workers that are dead, and does what they have left to follow."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from conquiet.errors import ConquietError
+from conquiet.logs import MessageLog
+from conquiet.queue import open_client
+from conquiet.tasks import scripts
+from conquiet.tasks.app import TaskApp
+from conquiet.tasks.canvas.follow_ups import FollowUps
+from conquiet.tasks.metrics import METRICS
+from conquiet.tasks.worker.config import WorkerConfig
+
+_log = MessageLog(logging.getLogger(__name__))
+
+
+class DeadWorkers:
+    """Looks for them twice in a lease; lives as long as the worker's loops.
+
+    A thread of its own: a dead worker may have left a group of 100,000 tasks to be enqueued, which takes
+    longer than a heartbeat may be late.
+    """
+
+    def __init__(self, app: TaskApp, config: WorkerConfig) -> None:
+        self._app = app
+        self._config = config
+        self._client = open_client(app.settings.redis_url)
+        self._follow_ups = FollowUps(app)
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="conquiet-dead-workers", daemon=True)
+
+    def start(self) -> None:
+        """Begin, in a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._has_ended.set()
+        self._thread.join()
+        self._client.close()
+
+    def _run(self) -> None:
+        while not self._has_ended.is_set():
+            for queue in self._config.queues:
+                # What fails in one of them keeps nothing from the others.
+                for look in (self._take_over, self._follow_ups.perform_left):
+                    try:
+                        look(queue)
+                    except ConquietError as error:
+                        text = "worker %s could not do for queue %r what dead workers have left: %s"
+                        _log.warning(text, self._config.name, queue, error)
+            self._has_ended.wait(self._config.lease_ms / 2000)
+
+    def _take_over(self, queue: str) -> None:
+        keys = self._app.keys(queue)
+        while not self._has_ended.is_set():
+            freed = scripts.take_over(self._client, keys, most=scripts.TAKE_OVER_PAGE)
+            METRICS.emit("conquiet_tasks_taken_over_total", len(freed), queue)
+            for one in freed:
+                text = "task at entry %s of queue %r is taken over: worker %s is dead"
+                _log.warning(text, one.entry_id, queue, one.consumer)
+            if len(freed) < scripts.TAKE_OVER_PAGE:
+                return

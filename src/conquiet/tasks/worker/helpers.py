@@ -1,0 +1,27 @@
+"""The threads that a worker has beside its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from conquiet.tasks.app import TaskApp
+from conquiet.tasks.worker.config import WorkerConfig
+from conquiet.tasks.worker.dead_workers import DeadWorkers
+from conquiet.tasks.worker.heartbeat import Heartbeat
+from conquiet.tasks.worker.long_tasks import LongTasks
+from conquiet.tasks.worker.loop import ConsumerLoop
+
+
+@contextmanager
+def running_helpers(app: TaskApp, config: WorkerConfig, loops: Sequence[ConsumerLoop]) -> Iterator[None]:
+    """Run them for the block."""
+    with ExitStack() as running:
+        for helper in (
+            Heartbeat(app, config, loops),
+            LongTasks(app, config, loops),
+            DeadWorkers(app, config),
+        ):
+            helper.start()
+            running.callback(helper.stop)
+        yield

@@ -1,0 +1,393 @@
+"""Document 004, sentence by sentence: tasks. A test is named after its section and its sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from conquiet.settings import Settings
+from conquiet.tasks import (
+    Beat,
+    BeatCollector,
+    TaskApp,
+    TaskCollector,
+    TaskContext,
+    TaskFailedError,
+    WorkerConfig,
+    group,
+    scripts,
+)
+from conquiet.tasks.keys import GROUP, BeatKeys
+from tests.eventually import eventually
+from tests.spans import Spans, trace_of
+from tests.with_redis.tasks.conftest import QUICK, StartWorker
+
+PATIENCE_S = 600.0
+
+
+def entry_of(app: TaskApp) -> dict[str, Any]:
+    """The one entry of the default queue, as a plain reader decodes it."""
+    entries: Any = app.client.xrange(app.keys("default").streams[5])
+    [(_, fields)] = entries
+    assert list(fields) == [b"data"]
+    envelope: dict[str, Any] = json.loads(fields[b"data"])
+    return envelope
+
+
+def history(handle: Any) -> list[str]:
+    status = handle.status()
+    assert status is not None
+    return [step.state for step in status.history]
+
+
+# Goals
+
+
+def test_goal_reliable_enqueue_execute_result_flow(app: TaskApp, start: StartWorker) -> None:
+    @app.task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    start()
+
+    assert add.enqueue(1, 2).result(PATIENCE_S) == 3
+
+
+# Message schema
+
+
+def test_schema_id_is_generated_via_timestamp_and_random_suffix(app: TaskApp) -> None:
+    before = datetime.now(UTC)
+    ids = [app.enqueue("any").id for _ in range(100)]
+
+    moments = [datetime.fromtimestamp(int(one.partition("-")[0]) / 1000, UTC) for one in ids]
+    assert len(set(ids)) == 100
+    assert all(before - timedelta(seconds=1) < moment < datetime.now(UTC) for moment in moments)
+    assert all(re.fullmatch(r"\d+-\d+", one) for one in ids)
+
+
+def test_schema_twelve_fields_with_their_types(app: TaskApp) -> None:
+    options: dict[str, Any] = {
+        "headers": {"tenant": "a"},
+        "max_retries": 7,
+        "visibility_timeout_s": 30,
+        "meta": {"batch": 5},
+    }
+    handle = app.enqueue("shop.bill", {"order_id": 7}, **options)
+
+    envelope = entry_of(app)
+    enqueued_at = datetime.fromisoformat(envelope.pop("enqueuedAt"))
+    assert enqueued_at.utcoffset() == timedelta(0)
+    assert envelope == {
+        "id": handle.id,
+        "name": "shop.bill",
+        "args": {"order_id": 7},
+        "headers": {"tenant": "a"},
+        "notBefore": None,
+        "priority": 5,
+        "attempt": 0,
+        "maxRetries": 7,
+        "visibilityTimeout": 30_000,
+        "queue": "default",
+        "meta": {"schemaVersion": 1, "batch": 5},
+    }
+
+
+def test_schema_not_before_is_an_optional_eta(app: TaskApp) -> None:
+    eta = datetime.now(UTC) + timedelta(hours=1)
+    handle = app.enqueue("any", eta=eta)
+
+    item: Any = app.client.hget(app.keys("default").delayed_items, handle.id)
+    not_before = datetime.fromisoformat(json.loads(item.partition(b":")[2])["notBefore"])
+    assert abs(not_before - eta) < timedelta(milliseconds=2)
+    score: Any = app.client.zscore(app.keys("default").delayed, handle.id)
+    assert abs(score / 1000 - eta.timestamp()) < 5
+
+
+def test_schema_attempt_is_0_based(app: TaskApp, start: StartWorker) -> None:
+    @app.task(max_retries=1, retry=QUICK)
+    def attempt(ctx: TaskContext) -> int:
+        if ctx.attempt == 0:
+            raise ValueError
+        return ctx.attempt
+
+    start()
+
+    assert attempt.enqueue().result(PATIENCE_S) == 1
+
+
+# Task state model
+
+
+def test_states_each_transition_is_recorded_with_timestamps_and_metadata(
+    app: TaskApp,
+    start: StartWorker,
+) -> None:
+    @app.task(max_retries=1, retry=QUICK)
+    def fail() -> None:
+        raise ValueError("no")
+
+    start()
+    handle = fail.enqueue()
+    with pytest.raises(TaskFailedError):
+        handle.result(PATIENCE_S)
+
+    status = handle.status()
+    assert status is not None
+    assert history(handle) == ["queued", "running", "retried", "running", "failed", "dead_lettered"]
+    assert sorted(step.at for step in status.history) == [step.at for step in status.history]
+    assert [step.facts.get("attempt") for step in status.history] == [None, 0, 0, 1, 1, 1]
+    assert all("worker" in step.facts for step in status.history[1:])
+    assert status.history[2].facts["error"] == "ValueError: no"
+
+
+def test_states_queued_running_succeeded(app: TaskApp, start: StartWorker) -> None:
+    @app.task
+    def fine() -> None: ...
+
+    start()
+    handle = fine.enqueue()
+    handle.result(PATIENCE_S)
+
+    assert history(handle) == ["queued", "running", "succeeded"]
+
+
+def test_states_retries_increment_attempt_with_backoff(app: TaskApp, start: StartWorker) -> None:
+    # "re-enqueue" of the document would lose a task between ack and enqueue: it stays in its place.
+    begun: list[tuple[int, datetime]] = []
+
+    @app.task(max_retries=2, retry=QUICK.__class__(backoff="fixed", base_delay_ms=50, max_delay_ms=50))
+    def again(ctx: TaskContext) -> None:
+        begun.append((ctx.attempt, datetime.now(UTC)))
+        if ctx.attempt < 2:
+            raise ValueError
+
+    start()
+    again.enqueue().result(PATIENCE_S)
+
+    assert [attempt for attempt, _ in begun] == [0, 1, 2]
+    gaps = [later - earlier for (_, earlier), (_, later) in pairwise(begun)]
+    assert all(gap >= timedelta(milliseconds=45) for gap in gaps)
+
+
+# Delivery semantics
+
+
+def test_delivery_workers_ack_after_successful_execution_and_state_write(app: TaskApp) -> None:
+    # One script does both, the record first.
+    text = scripts.script("settle_and_read").text.decode()
+
+    assert text.index("redis.call('HSET', KEYS[26 + record]") < text.index(
+        "redis.call('XACK', stream, GROUP, id)"
+    )
+
+
+def test_delivery_failed_tasks_are_dead_lettered_when_retries_are_exhausted(
+    app: TaskApp,
+    start: StartWorker,
+) -> None:
+    @app.task(max_retries=0)
+    def fail() -> None:
+        raise KeyError("x")
+
+    start()
+    handle = fail.enqueue()
+    with pytest.raises(TaskFailedError):
+        handle.result(PATIENCE_S)
+
+    letters: Any = app.client.xrange(app.keys("default").dead_letters)
+    letter = json.loads(letters[0][1][b"data"])
+    assert (letter["originalMessageId"], letter["errorType"]) == (handle.id, "KeyError")
+    assert letter["envelope"]["name"] == fail.name
+
+
+def test_delivery_leases_are_renewed_at_half_intervals_and_unacked_tasks_reclaimed(
+    app: TaskApp,
+    start: StartWorker,
+) -> None:
+    @app.task
+    def any_task() -> str:
+        return "done"
+
+    handle = any_task.enqueue()
+    keys = app.keys("default")
+    scripts.settle_and_read(app.client, keys, "died", (), count=1, max_bytes=1)
+    start()
+
+    assert handle.result(PATIENCE_S) == "done"
+    assert app.client.zcard(keys.heartbeats) == 1
+
+
+# Prefetch
+
+
+def test_prefetch_is_concurrency_times_a_multiplier_of_2_by_default(
+    app: TaskApp,
+    start: StartWorker,
+) -> None:
+    assert WorkerConfig().prefetch_multiplier == 2
+    begun, may_end = threading.Semaphore(0), threading.Event()
+
+    @app.task
+    def block() -> None:
+        begun.release()
+        may_end.wait(PATIENCE_S)
+
+    block.enqueue_many({} for _ in range(20))
+    start(concurrency=2)
+    for _ in range(2):
+        assert begun.acquire(timeout=PATIENCE_S)
+
+    def reserved() -> int:
+        consumers = app.client.xinfo_consumers(app.keys("default").streams[5], GROUP)
+        return sum(one["pending"] for one in consumers if not one["name"].startswith(b"@"))
+
+    eventually(lambda: reserved() == 4)
+    may_end.set()
+
+
+# Adapters
+
+
+def test_adapter_result_backend_is_a_redis_hash_with_a_ttl(app: TaskApp, start: StartWorker) -> None:
+    @app.task(result_ttl_s=100)
+    def five() -> int:
+        return 5
+
+    start()
+    handle = five.enqueue()
+    handle.result(PATIENCE_S)
+
+    key = app.keys("default").record(handle.id)
+    assert app.client.type(key) == b"hash"
+    assert app.client.hget(key, "result") == b"5"
+    assert 0 < app.client.ttl(key) <= 100
+
+
+def test_adapter_result_backend_aggregates_groups(app: TaskApp, start: StartWorker) -> None:
+    @app.task
+    def square(number: int) -> int:
+        return number * number
+
+    start()
+
+    assert group(square.call(n) for n in range(5)).enqueue().results(PATIENCE_S) == [0, 1, 4, 9, 16]
+
+
+# Configuration model
+
+
+def test_configuration_code_overrides_the_config_file_overrides_the_environment(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CONQUIET_REDIS_URL", "redis://of-environment:1/0")
+    assert TaskApp().settings.redis_url == "redis://of-environment:1/0"
+
+    (tmp_path / "conquiet.toml").write_text('redis_url = "redis://of-file:1/0"')
+    assert TaskApp().settings.redis_url == "redis://of-file:1/0"
+    assert TaskApp("redis://of-code:1/0").settings.redis_url == "redis://of-code:1/0"
+    assert TaskApp(Settings(redis_url="redis://given:1/0")).settings.redis_url == "redis://given:1/0"
+
+
+# Observability
+
+
+def test_observability_metrics_of_tasks(app: TaskApp, start: StartWorker) -> None:
+    @app.task(name=f"{app.namespace}.counted")
+    def counted() -> None: ...
+
+    start()
+    counted.enqueue().result(PATIENCE_S)
+
+    labels = {"task": counted.name, "queue": "default"}
+    for name in ("enqueued", "started", "succeeded"):
+        eventually(
+            lambda name=name: REGISTRY.get_sample_value(f"conquiet_tasks_{name}_total", labels) == 1  # type: ignore[misc]
+        )
+    assert REGISTRY.get_sample_value("conquiet_tasks_duration_seconds_count", labels) == 1
+    eventually(lambda: REGISTRY.get_sample_value("conquiet_tasks_heartbeats_total", {"queue": "default"}))
+
+
+def test_observability_worker_inflight_queue_depth_and_lease_renewed_are_metrics(
+    app: TaskApp, start: StartWorker
+) -> None:
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(TaskCollector(app.client, app.namespace))
+    app.enqueue("any", queue="unread")
+
+    start(queues=(app.namespace,))
+
+    labels = {"queue": app.namespace}
+    assert registry.get_sample_value("conquiet_tasks_queue_depth", {"queue": "unread"}) == 1
+    eventually(lambda: REGISTRY.get_sample_value("conquiet_tasks_heartbeats_total", labels))
+    assert REGISTRY.get_sample_value("conquiet_tasks_in_flight", labels) == 0
+
+
+def test_adapters_the_scheduler_is_a_beat_on_a_sorted_set(app: TaskApp) -> None:
+    app.schedule("bill", "shop.bill", {"order": 7}, at=datetime.now(UTC))
+    beat = Beat(app)
+    beat.apply_declared()
+    due = BeatKeys(app.namespace).due
+    assert app.client.type(due) == b"zset"
+    assert app.client.zrange(due, 0, -1) == [b"bill"]
+
+    assert beat.tick().claimed == 1
+
+    assert entry_of(app)["name"] == "shop.bill"
+    assert app.client.exists(due) == 0
+
+
+def test_observability_beat_has_metrics(app: TaskApp) -> None:
+    app.schedule("bill", "shop.bill", at=datetime.now(UTC))
+    beat = Beat(app)
+    beat.apply_declared()
+    beat.tick()
+    registry = CollectorRegistry()
+    registry.register(BeatCollector(app.client, app.namespace))
+
+    labels = {"namespace": app.namespace}
+    assert REGISTRY.get_sample_value("conquiet_beat_enqueued_total", labels) == 1
+    assert REGISTRY.get_sample_value("conquiet_beat_drift_seconds_count", labels) == 1
+    assert REGISTRY.get_sample_value("conquiet_beat_leading", labels) == 1
+    assert registry.get_sample_value("conquiet_beat_leaders", labels) == 1
+    assert registry.get_sample_value("conquiet_beat_schedules", labels) == 1
+    assert registry.get_sample_value("conquiet_beat_due", labels) == 0
+
+
+def test_observability_the_three_objectives_are_alert_rules() -> None:
+    page = yaml.safe_load((Path(__file__).parents[2] / "deploy/prometheus/alerts.yml").read_text())
+    rules = {rule["alert"]: rule for group in page["groups"] for rule in group["rules"]}
+    success, slow, deep = (
+        rules[name] for name in ("ConquietTaskSuccessRate", "ConquietTasksSlow", "ConquietTaskQueueDeep")
+    )
+
+    assert re.search(r"failed_total\[15m\].*/.*succeeded_total\[15m\].* > 0\.005$", success["expr"])
+    assert re.search(r"quantile\(0\.95, .*duration_seconds_bucket\[5m\].* > 3$", slow["expr"])
+    assert re.search(r'queue_depth\{queue="default"\}\) >= 100$', deep["expr"])
+    assert deep["for"] == "10m"
+
+
+def test_observability_traces_enqueue_consume_execute_with_w3c_context(
+    app: TaskApp,
+    start: StartWorker,
+    spans: Spans,
+) -> None:
+    @app.task
+    def traced() -> None: ...
+
+    start()
+    traced.enqueue().result(PATIENCE_S)
+
+    eventually(lambda: spans.all("process"))
+    assert trace_of(spans.one("process")) == trace_of(spans.one("send"))
+    assert trace_of(spans.one("receive")) == trace_of(spans.one("send"))

@@ -1,0 +1,248 @@
+"""The scenarios of beat: claim, deliver, apply; and ways to do it that the explorer has to find wrong."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+from conquiet.errors import QueueError
+from conquiet.tasks import MessageTarget, Schedule, TaskTarget
+from conquiet.tasks.beat import Beat, BeatConfig
+from conquiet.tasks.schedules.store import Claim, StoredSchedule
+from conquiet.tasks.schedules.timing import milliseconds_of
+from tests.crashes.task_explorer import TaskScenario
+from tests.crashes.task_site import TaskSite
+
+#: Three occurrences of an hour, long ago.
+START = datetime(2026, 1, 1, tzinfo=UTC)
+_START_MS = milliseconds_of(START)
+#: A leader that died is replaced at once.
+_LEASE_S = 0.004
+
+
+def schedules(*, ignore_result: bool = False) -> list[Schedule]:
+    """One in each queue, each with three occurrences that nobody has claimed yet."""
+    hours = {
+        "every": timedelta(hours=1),
+        "start": START,
+        "end": START + timedelta(hours=2),
+        "catch_up": "all",
+    }
+    options = {"ignore_result": ignore_result}
+    return [
+        Schedule.of("a", TaskTarget("scheduled", options=options), **hours),
+        Schedule.of("b", TaskTarget("scheduled", options={"queue": "other", **options}), **hours),
+    ]
+
+
+def effects_of(*names: str) -> Counter[str]:
+    """Each occurrence once."""
+    return Counter(f"{name}:{_START_MS + hour * 3_600_000}" for name in names for hour in range(3))
+
+
+def put_due(site: TaskSite, schedule: Schedule) -> None:
+    """Write a schedule whose first occurrence is due since long ago."""
+    definition = site.app.schedules.encode(schedule)
+    new = StoredSchedule(
+        name=schedule.name, definition=definition, version=0, is_enabled=True, planned_ms=_START_MS
+    )
+    site.app.schedules.store.put(new, None)
+
+
+def three_of_each(site: TaskSite) -> None:
+    """Their tasks keep a result."""
+    for schedule in schedules():
+        put_due(site, schedule)
+
+
+def three_of_each_without_result(site: TaskSite) -> None:
+    """Their tasks have no record by which one that was enqueued could be known."""
+    for schedule in schedules(ignore_result=True):
+        put_due(site, schedule)
+
+
+def three_messages(site: TaskSite) -> None:
+    """To a stream."""
+    target = MessageTarget(kind="stream", name=stream_of(site), payload={"a": 1})
+    hours = {
+        "every": timedelta(hours=1),
+        "start": START,
+        "end": START + timedelta(hours=2),
+        "catch_up": "all",
+    }
+    put_due(site, Schedule.of("m", target, **hours))
+
+
+def stream_of(site: TaskSite) -> str:
+    """A stream that the explorer deletes with all others."""
+    return f"{site.app.namespace}:messages"
+
+
+def beat(site: TaskSite, name: str = "beat", *, is_clustered: bool = False) -> None:
+    """Tick until nothing is due, also after an error of Redis, as a beat does."""
+    if is_clustered:
+        # As on a cluster, where no script may touch two slots; the server itself would not mind.
+        site.app.schedules.store._is_cluster = True  # type: ignore[attr-defined]
+    ticking = Beat(
+        site.app, BeatConfig(name=name, lease_ttl_s=_LEASE_S, poll_s=_LEASE_S / 2, retry_s=_LEASE_S)
+    )
+    is_done = False
+    while not is_done:
+        try:
+            report = ticking.tick()
+            is_done = report.is_leading and report.wait_ms > 0 and not report.errors
+            if not report.is_leading:
+                time.sleep(_LEASE_S)
+        except QueueError:
+            continue
+
+
+def beat_clustered(site: TaskSite) -> None:
+    """As on a cluster."""
+    beat(site, is_clustered=True)
+
+
+def beat_again(site: TaskSite) -> None:
+    """Another one, after the first has died."""
+    beat(site, "next")
+
+
+def beat_again_clustered(site: TaskSite) -> None:
+    """As on a cluster."""
+    beat(site, "next", is_clustered=True)
+
+
+def beat_again_and_count_messages(site: TaskSite) -> None:
+    """Another one; then each message is there once."""
+    beat_again(site)
+    assert site.app.client.xlen(stream_of(site)) == 3
+    assert site.app.schedules.stats().pending == 0
+
+
+def apply_and_beat(site: TaskSite) -> None:
+    """Schedules for once, applied by the code of every beat that starts; the second was changed."""
+    site.app.schedule("a", "scheduled", at=START)
+    site.app.schedule("b", "scheduled", {}, at=START, description="changed")
+    for _ in range(2):
+        try:
+            Beat(site.app).apply_declared()
+            break
+        except QueueError:
+            continue
+    beat(site)
+
+
+def apply_again_and_beat(site: TaskSite) -> None:
+    """The next beat does the same."""
+    site.app.schedules.declared.clear()
+    apply_and_beat(site)
+
+
+def nothing(_site: TaskSite) -> None:
+    """No schedule."""
+
+
+def _without_occurrences(site: TaskSite, name: str) -> None:
+    _, stored = site.app.schedules.store.read(name)
+    assert stored is not None
+    if stored.planned_ms is None:
+        return
+    epoch = site.app.schedules.store.tick("wrong", 0, lease_ms=1, most=1).epoch
+    [is_claimed] = site.app.schedules.store.claim(
+        [
+            Claim(
+                name=name,
+                epoch=epoch,
+                version=stored.version,
+                planned_ms=stored.planned_ms,
+                occurrences=(),
+                skipped=0,
+                next_planned_ms=None,
+                next_due_ms=None,
+            )
+        ]
+    )
+    assert is_claimed
+
+
+def claim_first(site: TaskSite) -> None:
+    """A crash in between misses the occurrence."""
+    _without_occurrences(site, "a")
+    site.app.enqueue("effect", {"name": "a"})
+
+
+def enqueue_first(site: TaskSite) -> None:
+    """A crash in between enqueues it twice."""
+    _, stored = site.app.schedules.store.read("a")
+    if stored is not None and stored.planned_ms is not None:
+        site.app.enqueue("effect", {"name": "a"})
+        _without_occurrences(site, "a")
+
+
+def one_due(site: TaskSite) -> None:
+    """A schedule with one occurrence."""
+    put_due(site, Schedule.of("a", TaskTarget("effect", {"name": "a"}), at=START))
+
+
+BEAT_SCENARIOS: dict[str, TaskScenario] = {
+    "beat_claim": TaskScenario(
+        prepare=three_of_each,
+        run=beat,
+        recover=beat_again,
+        effects=effects_of("a", "b"),
+        states=Counter(succeeded=6),
+    ),
+    "beat_claim_without_result": TaskScenario(
+        prepare=three_of_each_without_result,
+        run=beat,
+        recover=beat_again,
+        effects=effects_of("a", "b"),
+        states=Counter(),
+    ),
+    "beat_clustered": TaskScenario(
+        prepare=three_of_each,
+        run=beat_clustered,
+        recover=beat_again_clustered,
+        effects=effects_of("a", "b"),
+        states=Counter(succeeded=6),
+    ),
+    "beat_clustered_without_result": TaskScenario(
+        prepare=three_of_each_without_result,
+        run=beat_clustered,
+        recover=beat_again_clustered,
+        effects=effects_of("a", "b"),
+        states=Counter(),
+    ),
+    "beat_messages": TaskScenario(
+        prepare=three_messages,
+        run=beat,
+        recover=beat_again_and_count_messages,
+        effects=Counter(),
+        states=Counter(),
+    ),
+    "beat_apply": TaskScenario(
+        prepare=nothing,
+        run=apply_and_beat,
+        recover=apply_again_and_beat,
+        effects=Counter((f"a:{_START_MS}", f"b:{_START_MS}")),
+        states=Counter(succeeded=2),
+    ),
+}
+
+BEAT_WRONG_LOOPS: dict[str, TaskScenario] = {
+    "wrong_beat_claim_first": TaskScenario(
+        prepare=one_due,
+        run=claim_first,
+        recover=beat_again,
+        effects=Counter("a"),
+        states=Counter(succeeded=1),
+    ),
+    "wrong_beat_enqueue_first": TaskScenario(
+        prepare=one_due,
+        run=enqueue_first,
+        recover=beat_again,
+        effects=Counter("a"),
+        states=Counter(succeeded=1),
+    ),
+}
