@@ -312,3 +312,27 @@ def test_a_failover_to_a_standby_that_ends_the_connections_uses_up_no_attempt(
     wait_until_finished(topic)
     assert written(db) == sorted(ids)
     assert (set(attempts), dead_letters(topic)) == ({1}, [])
+
+
+@only_on("postgres")
+def test_a_connection_of_the_pool_that_stays_read_only_after_a_failover_is_not_used_again(
+    db, valkey, topic, start
+):
+    messages(valkey, topic, 1)
+    engine = create_engine(db.url, pool_size=2, max_overflow=0)
+    read_only, writable = engine.connect(), engine.connect()
+    read_only.execute(text("SET default_transaction_read_only = on"))
+    read_only.commit()
+    read_only.close()
+    writable.close()
+    seen = []
+
+    def write_and_note(msg, session):
+        seen.append(session.scalar(text("SELECT current_setting('transaction_read_only')")))
+        write(msg, session)
+
+    start(topic, write_and_note, engine=engine, config=quick(retry=ONCE, lease_ttl_ms=60_000))
+    wait_until_finished(topic)
+    engine.dispose()
+
+    assert seen == ["on", "off"]

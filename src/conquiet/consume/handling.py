@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from conquiet.arguments import check_non_negative_int
 from conquiet.consume.channel import Message
 from conquiet.consume.outcome import Ack, Answer, DeadLetter, Outcome, Retry, Skipped
-from conquiet.db import DbSession, Inbox
+from conquiet.db import DbSession, Inbox, is_read_only
 from conquiet.db.inbox import PURGE_STEP
 from conquiet.db.probe import is_unavailable
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DbError
@@ -98,6 +98,9 @@ class MessageHandling:
                 ) from found
             return _SKIPPED
         except BaseException as error:
+            if self._connection is not None and is_read_only(error):
+                # As one to what was the primary before a failover: from the pool it would come again and again.
+                self._connection.invalidate()
             self.release()
             self._take_back(msg, error)
             if isinstance(error, _RolledBackError):

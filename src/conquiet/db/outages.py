@@ -37,6 +37,7 @@ _SQLITE_ERRORS = frozenset(
 )
 _SQLITE_PRIMARY = 0xFF
 _LOCK_TIMEOUTS = frozenset({"55P03", 1205})
+_READ_ONLY = frozenset({"25006", 1290, 1792, 1836})
 
 
 def is_connection_lost(error: BaseException) -> bool:
@@ -47,6 +48,11 @@ def is_connection_lost(error: BaseException) -> bool:
 def is_refused(error: BaseException) -> bool:
     """Whether this exception, or one of its causes, says that the database answers and refuses to write."""
     return any(is_refusal(_code_of(cause.orig)) for cause in _database_errors(error))
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether it is refused as read-only, which may be true of this one session and of no other."""
+    return any(_code_of(cause.orig) in _READ_ONLY for cause in _database_errors(error))
 
 
 def is_lock_timeout(error: DBAPIError) -> bool:

@@ -342,7 +342,7 @@ def test_a_dry_run_of_a_retry_stores_nothing(app: TaskApp, store: Store) -> None
 
 @pytest.fixture
 def _tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settlement, "_STORE_UNAVAILABLE_MS", 1)
+    monkeypatch.setattr(settlement, "_STORE_UNAVAILABLE_MS", (1, 1))
 
 
 @pytest.mark.usefixtures("_tried_again_at_once")
