@@ -116,7 +116,7 @@ def accept_rows(db: Engine) -> None:
 @contextmanager
 def refusing(db: Engine, how: str) -> Iterator[Refusal]:
     if db.dialect.name == "sqlite" and how != "locked":
-        pytest.skip("SQLite: see tests/unit/test_outages.py")
+        pytest.skip("SQLite: see tests/unit/test_outage_codes.py")
     refusal = Refusal(db, how)
     try:
         yield refusal

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from conquiet.arguments import check_positive_int
 from conquiet.db.lock_timeout import insert_within, lock_timeout
-from conquiet.db.outages import is_lock_timeout
+from conquiet.db.outage_codes import is_lock_timeout
 from conquiet.db.session import DbSession
 from conquiet.db.tables import (
     MYSQL_OPTIONS,

@@ -22,7 +22,7 @@ from conquiet.errors import DatabaseUnavailableError, SettingsError
 from conquiet.logs import MessageLog
 from conquiet.tasks import clock
 from conquiet.tasks.app import TaskApp
-from conquiet.tasks.canvas.groups import MemberError, load_results
+from conquiet.tasks.canvas.group_handle import MemberError, load_results
 from conquiet.tasks.context import TaskContext, running
 from conquiet.tasks.errors import HardStopError, PayloadError, TaskArgumentsError, TaskExitError
 from conquiet.tasks.interruption import Interruption

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conquiet.tasks import Task, TaskApp, TaskFailedError, chain, chord, group
-from conquiet.tasks.canvas.groups import MemberError
+from conquiet.tasks.canvas.group_handle import MemberError
 from tests.eventually import eventually
 from tests.with_redis.tasks.conftest import QUICK, StartWorker
 

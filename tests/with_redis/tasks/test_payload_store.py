@@ -35,7 +35,7 @@ from conquiet.tasks import (
 from conquiet.tasks.batch import TaskBatch
 from conquiet.tasks.beat import Beat
 from conquiet.tasks.codec import EnvelopeCodec
-from conquiet.tasks.control import dead_letters
+from conquiet.tasks.control import letter_retry
 from conquiet.tasks.control.letters import find_letter
 from conquiet.tasks.following import result_of
 from conquiet.tasks.handling import TaskHandling
@@ -257,7 +257,7 @@ def test_two_calls_that_retry_one_dead_letter_leave_one_copy(
 
     # It has read the letter before the other call deleted it, and its arguments.
     file.write_bytes(content)
-    monkeypatch.setattr(dead_letters, "find_letter", lambda *_: letter)
+    monkeypatch.setattr(letter_retry, "find_letter", lambda *_: letter)
     assert app.control.retry(handle.id, queue="default") == first
 
     assert len(store.files()) == len(index(app)) == 1

@@ -9,7 +9,7 @@ from typing import cast
 from conquiet.arguments import check_name
 from conquiet.tasks.app import GATHER, TaskApp
 from conquiet.tasks.canvas.follow_ups import FollowUps
-from conquiet.tasks.canvas.groups import GroupHandle
+from conquiet.tasks.canvas.group_handle import GroupHandle
 from conquiet.tasks.canvas.nodes import Fork, Link, OnError, Position, Step, queues_of
 from conquiet.tasks.envelope import new_id
 from conquiet.tasks.handle import TaskHandle

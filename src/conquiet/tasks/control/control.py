@@ -11,7 +11,7 @@ from conquiet.arguments import check_non_negative_int
 from conquiet.queue.connection import Client
 from conquiet.tasks.codec import EnvelopeCodec
 from conquiet.tasks.control.broadcast import Broadcast, Request
-from conquiet.tasks.control.dead_letters import RetryReport, retry_dead_letter, retry_dead_letters
+from conquiet.tasks.control.letter_retry import RetryReport, retry_dead_letter, retry_dead_letters
 from conquiet.tasks.control.letters import LetterFilter, TaskLetter, find_letter, purge_letters
 from conquiet.tasks.control.listing import TaskListing, TaskPage, Where
 from conquiet.tasks.control.payloads import UnneededPayloads

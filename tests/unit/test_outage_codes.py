@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import StaticPool
 
 from conquiet.db import is_refused
-from conquiet.db.outages import is_refusal
+from conquiet.db.outage_codes import is_refusal
 
 
 class _PostgresError(Exception):
