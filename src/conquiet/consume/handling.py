@@ -99,7 +99,7 @@ class MessageHandling:
             return _SKIPPED
         except BaseException as error:
             if self._connection is not None and is_read_only(error):
-                # As one to what was the primary before a failover: from the pool it would come again and again.
+                # As one to the primary of before a failover: the pool would hand it out again.
                 self._connection.invalidate()
             self.release()
             self._take_back(msg, error)
