@@ -32,6 +32,8 @@ _MARKED_FOR_S = 24 * 3600.0
 _MOST_IDS = 10_000
 #: Entry ids that a line of the log names.
 _IDS_IN_A_LINE = 100
+#: Which batches of what this process sent are looked for, counted from the newest.
+_SAMPLED = (*range(1, 9), *(2**power for power in range(4, 14)))
 
 
 @dataclass(slots=True)
@@ -158,8 +160,9 @@ class EndWatch:
             digest = sha1(b"data" + digest[:1020], usedforsecurity=False).hexdigest()
         added = "" if known.added is None else known.added
         with self._sent_lock:
-            sample = _sample(known.sent, newest)
-        older = [part for entry_id in sample for part in (entry_id, "")]
+            # The last ids of some batches: messages sent after a failover do not hide what it lost before.
+            sample = [known.sent[-back][-1] for back in _SAMPLED if back <= len(known.sent)]
+        older = [part for entry_id in sample if entry_id != newest for part in (entry_id, "")]
         is_marked = int(time.monotonic() < known.marked_until)
         return [known.kind, known.epoch, is_marked, added, self.who, newest, digest, *older]
 
@@ -225,10 +228,3 @@ def _is_before(entry_id: str, other: str) -> bool:
     if entry_id[13:14] == other[13:14] == "-" and len(entry_id) == len(other):
         return entry_id < other
     return entry_id_order(entry_id) < entry_id_order(other)
-
-
-def _sample(sent: deque[list[str]], newest: str) -> list[str]:
-    """The last ids of some batches: messages sent after a failover do not hide what it lost before them."""
-    distances = [*range(1, 9), *(2**power for power in range(4, 14))]
-    found = [sent[-distance][-1] for distance in distances if distance <= len(sent)]
-    return [entry_id for entry_id in found if entry_id != newest]

@@ -131,7 +131,11 @@ class EnvelopeCodec:
         if self.encryption is not None:
             encryption_key = self.encryption.active
             data = self.encryption.encrypt_content(data, key)
-        owner = Owner(kind="result", task_id=envelope.id, group=_group_of(envelope))
+        # The group that counts the task, and keeps its result.
+        canvas = envelope.meta.get("canvas")
+        member = canvas.get("member") if isinstance(canvas, dict) else None
+        group = (str(member["queue"]), str(member["group"])) if isinstance(member, dict) else None
+        owner = Owner(kind="result", task_id=envelope.id, group=group)
         reference = Reference.to(key, data, encryption_key)
         self.payloads.put(envelope.queue, reference, data, owner)
         return STORED_RESULT + json.dumps(reference.to_json()).encode()
@@ -193,10 +197,3 @@ def stored_args(envelope: TaskEnvelope) -> Reference | None:
 def _bound_to(envelope: TaskEnvelope, key: str) -> str:
     """What stored arguments belong to: as those of another task they cannot be decrypted."""
     return json.dumps([key, envelope.id, envelope.name, envelope.queue])
-
-
-def _group_of(envelope: TaskEnvelope) -> tuple[str, str] | None:
-    """The group that counts the task, and keeps its result."""
-    canvas = envelope.meta.get("canvas")
-    member = canvas.get("member") if isinstance(canvas, dict) else None
-    return (str(member["queue"]), str(member["group"])) if isinstance(member, dict) else None

@@ -136,7 +136,10 @@ class FollowUps:
                 text = f"a task before it succeeded, and its result could not be passed on: {error}"
                 self._fail(position, TaskState.DEAD_LETTERED, text, str(error))
         elif facts["state"] == TaskState.SUCCEEDED:
-            self._count(position.member, is_success=True, result=_result_text(facts))
+            is_stored = "stored" in facts
+            result = json.dumps(facts["stored"] if is_stored else facts["result"])
+            result = STORED_RESULT.decode() + result if is_stored else result
+            self._count(position.member, is_success=True, result=result)
         else:
             state, why = facts["state"], facts["error"]
             self._fail(position, state, f"a task before it is {state.replace('_', '-')}: {why}", why)
@@ -242,13 +245,6 @@ class FollowUps:
                 ttl_ms=UNFINISHED_TTL_MS,
             )
         self._count(position.member, is_success=False, result=error)
-
-
-def _result_text(facts: Mapping[str, Any]) -> str:
-    """As the record of a group keeps it."""
-    if "stored" not in facts:
-        return json.dumps(facts["result"])
-    return STORED_RESULT.decode() + json.dumps(facts["stored"])
 
 
 def _written_at(follow_up: bytes) -> float:
