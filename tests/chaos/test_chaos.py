@@ -11,7 +11,7 @@ from tests.chaos.plan import Plan
 from tests.chaos.run import run_chaos
 from tests.chaos.trouble import KINDS
 
-_SECONDS = float(os.environ.get("CONQUIET_CHAOS_SECONDS", "60"))
+_SECONDS = float(os.environ.get("CONQUIET_CHAOS_SECONDS", "30"))
 
 
 # It ends by itself when nothing goes on any more.

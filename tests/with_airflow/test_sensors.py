@@ -24,6 +24,7 @@ from airflow_provider_conquiet.sensors.drain import DrainSensor
 from airflow_provider_conquiet.sensors.message import MessageSensor
 from conquiet import RedisStreamsQueue
 from conquiet.mq import Producer, Topics
+from conquiet.queue.connection import run_command
 from tests.conftest import effects
 from tests.eventually import HANG_S
 from tests.with_airflow.conftest import RunDag, states, xcom
@@ -142,6 +143,24 @@ def test_the_message_sensor_matches_by_a_function_that_is_named(orders: RedisStr
     found = MessageSensor(task_id="wait", stream=stream, match=f"{__name__}:is_large").poke(context())
 
     assert value_of(found)["id"] == ids[1_100]
+
+
+def test_the_message_sensor_reads_large_messages_a_few_at_a_time(
+    orders: RedisStreamsQueue, stream: str, monkeypatch: pytest.MonkeyPatch
+):
+    ids = orders.enqueue_many({"number": n, "text": "x" * (1 << 20)} for n in range(30))
+    pages = []
+
+    def run_and_note(*command: Any, **place: Any) -> Any:
+        page = run_command(*command, **place)
+        pages.append(len(page))
+        return page
+
+    monkeypatch.setattr("airflow_provider_conquiet.sensors.message.run_command", run_and_note)
+    found = MessageSensor(task_id="wait", stream=stream, equals={"number": 29}).poke(context())
+
+    assert value_of(found)["id"] == ids[29]
+    assert max(pages) <= 10
 
 
 looked_at: list[int] = []

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from conquiet.queue.member import entries_of
 from dagster_conquiet import RedisStreamMessageReader, RedisStreamMessageWriter, RedisStreamsResource
 
 #: The external process knows dagster-pipes and conquiet; Dagster itself is not to be had.
@@ -104,6 +105,27 @@ def test_the_reader_reads_in_whatever_form_its_client_is_told_to_answer(server_u
         channel.write_message({"method": "closed", "n": 2})
 
     assert [message["n"] for message in handled.messages] == [1, 2]
+
+
+def test_large_messages_are_read_a_few_at_a_time(server_url, monkeypatch):
+    reader = RedisStreamMessageReader(RedisStreamsResource(url=server_url))
+    handled = Handled()
+    pages: list[int] = []
+
+    def note(reply: Any) -> Any:
+        entries = entries_of(reply)
+        pages.append(len(entries))
+        return entries
+
+    monkeypatch.setattr("dagster_conquiet.pipes.reader.entries_of", note)
+
+    with reader.read_messages(handled) as params, open_writer(server_url, params) as channel:
+        for n in range(30):
+            channel.write_message({"method": "log", "n": n, "text": "x" * (1 << 20)})
+        channel.write_message({"method": "closed", "n": 30})
+
+    assert [message["n"] for message in handled.messages] == [*range(31)]
+    assert max(pages) <= 10
 
 
 def open_writer(url, params):

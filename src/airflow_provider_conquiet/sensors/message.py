@@ -12,8 +12,9 @@ from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.task_try import TaskTry
 from conquiet import load_handler
 from conquiet.payload import decode_payload
+from conquiet.queue.batch_size import BatchSize
 from conquiet.queue.connection import run_command
-from conquiet.queue.message import data_of
+from conquiet.queue.message import data_of, pairs_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -70,17 +71,13 @@ class MessageSensor(BaseSensorOperator):
             with failing_at_once():
                 match = load_handler(self.match) if isinstance(self.match, str) else self.match
                 client = hook.get_conn()
+            sizes = BatchSize(_PAGE)
+            place: Any = {"stream": self.stream, "group": None}
             while page := run_command(
-                client,
-                "XRANGE",
-                self.stream,
-                f"({after}",
-                "+",
-                "COUNT",
-                _PAGE,
-                stream=self.stream,
-                group=None,
+                client, "XRANGE", self.stream, f"({after}", "+", "COUNT", sizes.next, **place
             ):
+                sizes.learn_bytes([sum(len(value) for _, value in pairs_of(fields)) for _, fields in page])
+                sizes.took(0.0)
                 for raw_id, fields in page:
                     after = raw_id.decode()
                     try:

@@ -14,7 +14,9 @@ from dagster import PipesMessageReader
 from dagster_pipes import PipesParams
 
 from conquiet.queue import Client
+from conquiet.queue.batch_size import BatchSize
 from conquiet.queue.member import entries_of
+from conquiet.queue.message import pairs_of
 from dagster_conquiet.pipes.writer import STREAM_PARAM, TTL_PARAM, URL_PARAM, URL_VARIABLE
 from dagster_conquiet.resources import RedisStreamsResource
 from dagster_conquiet.steps.entries import json_of_entries
@@ -81,13 +83,16 @@ class RedisStreamMessageReader(PipesMessageReader):
         )
 
     def _read(self, client: Client, stream: str, handler: Any, has_ended: threading.Event) -> None:
-        last_id, give_up_at = "0-0", None
+        last_id, give_up_at, sizes = "0-0", None, BatchSize(_PAGE)
         try:
             while not handler.received_closed_message:
                 # Checked before the read: what was written before the end is in the stream by then.
                 is_last_read = has_ended.is_set()
-                reply = client.xread({stream: last_id}, count=_PAGE, block=_BLOCK_MS)
-                read = json_of_entries(entries_of(reply))
+                reply = client.xread({stream: last_id}, count=sizes.next, block=_BLOCK_MS)
+                entries = entries_of(reply)
+                sizes.learn_bytes([sum(len(value) for _, value in pairs_of(fields)) for _, fields in entries])
+                sizes.took(0.0)
+                read = json_of_entries(entries)
                 for entry_id, message in read:
                     last_id = entry_id
                     handler.handle_message(message)
