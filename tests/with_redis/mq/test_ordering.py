@@ -178,11 +178,14 @@ def test_strict_order_is_kept_over_a_pause(topic, send_keyed, start):
                 running.consumer.pause()
             return super().__call__(msg)
 
-    handler = Pausing(0, until=2, answer=Retry(delay_ms=1))
+    handler = Pausing(0, until=2, answer=Retry(delay_ms=600_000))
     running = start(topic, handler, config=quick(ordering="strict"))
     eventually(lambda: running.consumer.is_paused)
-    eventually(lambda: topic.client.zcard(topic.keys.waiting(GROUP, 0)) == 1)
+    waiting = topic.keys.waiting(GROUP, 0)
+    [first] = eventually(lambda: topic.client.zrange(waiting, 0, -1))
 
+    # Due during the pause.
+    topic.client.zadd(waiting, {first: 1})
     running.consumer.resume()
 
     wait_until_finished(topic)

@@ -85,8 +85,9 @@ def test_a_task_that_was_committed_waits_for_its_result_and_has_not_failed(
     scripts.settle_and_read(app.client, keys, "dead", (), count=1, max_bytes=1 << 20)
     scripts.take_over(app.client, keys, dead=["dead"])
     app.control.pause("default")
-    start()
-    eventually(lambda: app.control.queue("default").consumers)
+    second = start()
+    # By then it has looked for its tables, and made those that were missing.
+    eventually(lambda: all(loop._loop is not None for loop in second._loops))
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE conquiet_task_results RENAME TO elsewhere"))
 
