@@ -112,7 +112,7 @@ class Beat:
         claimed = self._claims.claim_due(tick)
         delivered = self._deliveries.deliver(tick.pending, config.batch_size)
         self._note_deliveries(delivered)
-        has_more = self._deliveries.has_more or len(tick.due) == config.batch_size
+        has_more = claimed.has_more or self._deliveries.has_more or len(tick.due) == config.batch_size
         wait_ms = round(config.poll_s * 1000)
         if tick.next_due_ms is not None and tick.next_due_ms > tick.now_ms:
             wait_ms = min(wait_ms, tick.next_due_ms - tick.now_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from time import monotonic
 from typing import Literal
 
 from conquiet.errors import text_of
@@ -26,6 +27,8 @@ class Claimed:
     skipped: int
     #: Schedules that are tried again later.
     errors: int
+    #: The time was over before all were planned.
+    has_more: bool
 
 
 class Claims:
@@ -38,15 +41,27 @@ class Claims:
         self._store = store
         self._deliveries = deliveries
         self._config = config
+        # The beat renews its lease with each tick: planning longer than it lasts would never claim anything.
+        self._longest_s = config.lease_ttl_s / 3
+        self._over_at = 0.0
+        #: Schedules that were not planned to the end, which is left to the next ticks.
+        self._unfinished: set[str] = set()
 
     def claim_due(self, tick: Tick) -> Claimed:
-        """Claim them, each schedule with what is due of it."""
+        """Claim them, each schedule with what is due of it; some of it if all takes too long to plan."""
+        self._over_at = monotonic() + self._longest_s
+        self._unfinished &= set(tick.due)
         found = self._store.read_many(tick.due)
         for name in set(tick.due) - {stored.name for stored in found}:
             # Somebody has deleted its key by hand.
             gone = StoredSchedule(name=name, definition=b"", version=0, is_enabled=False)
             self._store.postpone(gone, tick.epoch, 0, "it has no definition")
-        prepared = [self._prepare(stored, tick) for stored in found]
+        prepared: list[Claim | Literal["postponed", "not due"]] = []
+        # Last: those that take long must not keep the others from being claimed.
+        for stored in sorted(found, key=lambda stored: stored.name in self._unfinished):
+            prepared.append(self._prepare(stored, tick))
+            if self._is_time_over():
+                break
         claims = [one for one in prepared if isinstance(one, Claim)]
         errors = prepared.count("postponed")
         claimed = skipped = 0
@@ -63,7 +78,7 @@ class Claims:
                 drifts = [max(0, tick.now_ms - one.due_ms) / 1000 for one in claim.occurrences]
                 metrics.count_claimed(self._app.namespace, drifts, claim.skipped)
                 claimed, skipped = claimed + len(drifts), skipped + claim.skipped
-        return Claimed(count=claimed, skipped=skipped, errors=errors)
+        return Claimed(count=claimed, skipped=skipped, errors=errors, has_more=len(prepared) < len(found))
 
     def _prepare(self, stored: StoredSchedule, tick: Tick) -> Claim | Literal["postponed", "not due"]:
         if not stored.version:
@@ -81,7 +96,12 @@ class Claims:
 
     def _claim_of(self, stored: StoredSchedule, planned_ms: int, tick: Tick) -> Claim:
         schedule = self._app.schedules.decode(stored)
-        planned = plan(schedule, planned_ms, tick.now_ms, stored.planned_due_ms)
+        planned = plan(
+            schedule, planned_ms, tick.now_ms, stored.planned_due_ms, is_time_over=self._is_time_over
+        )
+        self._unfinished.discard(stored.name)
+        if planned.next_due_ms is not None and planned.next_due_ms <= tick.now_ms and self._is_time_over():
+            self._unfinished.add(stored.name)
         return Claim(
             name=stored.name,
             epoch=tick.epoch,
@@ -92,6 +112,9 @@ class Claims:
             next_planned_ms=planned.next_planned_ms,
             next_due_ms=planned.next_due_ms,
         )
+
+    def _is_time_over(self) -> bool:
+        return monotonic() > self._over_at
 
     def _postpone(self, stored: StoredSchedule, tick: Tick, step: str, text: str) -> Literal["postponed"]:
         metrics.count_error(self._app.namespace, step)
