@@ -512,3 +512,43 @@ def test_a_schedule_whose_planning_takes_too_long_goes_on_tick_by_tick_behind_th
     assert ticks == 10
     assert queued(app) == [planned(NOON + 3 * HOUR, "quick"), planned(NOON + 3 * HOUR, "a-slow")]
     assert app.schedules.get("a-slow").stored.skipped == 8
+
+
+def test_a_schedule_of_the_code_that_is_refused_does_not_have_the_others_written_again(
+    app: TaskApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.set_clock(None)
+    app.schedule("big", "any", every=HOUR)
+    app.schedule("ok", "any", every=HOUR)
+    apply, applied = app.schedules.apply, []
+
+    def refuse_the_big_one(schedule: Any) -> Any:
+        applied.append(schedule.name)
+        if schedule.name == "big":
+            raise ValueError("above max_bytes")
+        return apply(schedule)
+
+    monkeypatch.setattr(app.schedules, "apply", refuse_the_big_one)
+    with Beat(app, BeatConfig(poll_s=0.05)):
+        eventually(lambda: applied.count("big") >= 3)
+
+    assert applied.count("ok") == 1
+
+
+def test_schedules_of_the_code_that_are_lost_before_the_first_tick_are_written_again(
+    app: TaskApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.set_clock(None)
+    app.schedule("s", "any", every=HOUR)
+    store: Any = app.schedules.store
+    tick = store.tick
+
+    def lose_and_tick(*given: Any, **options: Any) -> Any:
+        monkeypatch.setattr(store, "tick", tick)
+        assert app.schedules.delete("s") is None
+        return tick(*given, **options)
+
+    monkeypatch.setattr(store, "tick", lose_and_tick)
+    with Beat(app, BeatConfig(poll_s=0.05)):
+        eventually(lambda: store.tick == tick)
+        eventually(lambda: [stored.name for stored in app.schedules.stored()] == ["s"])

@@ -47,8 +47,8 @@ class Beat:
         self._claims = Claims(app, self._store, self._deliveries, self.config)
         self._epoch = 0
         self._since_ms: int | None = None
-        #: Whether the schedules of the code are written.
-        self._is_applied = False
+        #: Schedules of the code that are to be written.
+        self._unwritten: set[str] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -70,13 +70,20 @@ class Beat:
 
     def apply_declared(self) -> None:
         """Write the schedules of the code that are new or changed; the first error after all were tried."""
+        self._unwritten = set(self._app.schedules.declared)
+        self._write_declared()
+
+    def _write_declared(self) -> None:
+        """Those alone that are not written: others may have been changed by hand since."""
         errors: list[Exception] = []
-        for schedule in self._app.schedules.declared.values():
+        declared = self._app.schedules.declared
+        for schedule in [one for name, one in declared.items() if name in self._unwritten]:
             try:
                 version, is_changed = self._app.schedules.apply(schedule)
             except Exception as error:  # noqa: BLE001 -- of one schedule: raised after the others
                 errors.append(error)
                 continue
+            self._unwritten.discard(schedule.name)
             if is_changed:
                 _log.info("schedule %s of the code is written, version %d", schedule.name, version)
         if errors:
@@ -98,13 +105,16 @@ class Beat:
         )
         if self._since_ms not in (None, tick.since_ms):
             _log.error("the schedules are lost; beat %s writes those of its code again", config.name)
-            self._is_applied = False
-        self._since_ms = tick.since_ms
+            self._unwritten = set(self._app.schedules.declared)
         if tick.epoch and not self._epoch:
             _log.info("beat %s leads, epoch %d", config.name, tick.epoch)
         elif self._epoch and not tick.epoch:
             _log.warning("beat %s does not lead any more: %s does", config.name, tick.leader)
         self._epoch = tick.epoch
+        if self._since_ms is None:
+            # Lost between being written and this first tick, which has nothing to compare with.
+            self._unwritten |= self._missing()
+        self._since_ms = tick.since_ms
         metrics.set_leading(self._app.namespace, is_leading=self.is_leading)
         if not tick.epoch:
             return TickReport(is_leading=False, wait_ms=round(config.poll_s * 1000))
@@ -128,13 +138,11 @@ class Beat:
     def run(self) -> None:
         """Tick until `stop`; whatever fails is logged, and tried again."""
         metrics.begin_counters(self._app.namespace)
-        self._is_applied = False
+        self._unwritten = set(self._app.schedules.declared)
         while not self._stopping.is_set():
             wait_ms = round(self.config.poll_s * 1000)
             try:
-                if not self._is_applied:
-                    self.apply_declared()
-                    self._is_applied = True
+                self._write_declared()
             except Exception as error:  # noqa: BLE001 -- others are due all the same
                 _log.warning("beat %s could not write a schedule of the code: %s", self.config.name, error)
             try:
@@ -177,6 +185,11 @@ class Beat:
             # By what is not an `Exception`, of which a thread may say nothing.
             if not self._stopping.is_set():
                 _log.error("beat %s has ended by itself, and enqueues nothing any more", self.config.name)
+
+    def _missing(self) -> set[str]:
+        """Schedules of the code that are not there."""
+        declared = set(self._app.schedules.declared)
+        return declared - {stored.name for stored in self._store.read_many(sorted(declared))}
 
     def _release(self) -> None:
         try:
