@@ -13,7 +13,9 @@ from conquiet.tasks.app import TaskApp
 from conquiet.tasks.beat import metrics
 from conquiet.tasks.beat.claims import Claims
 from conquiet.tasks.beat.config import BeatConfig
-from conquiet.tasks.beat.deliveries import Delivered, Deliveries
+from conquiet.tasks.beat.deliveries import Delivered, Deliveries, open_delivery_client
+from conquiet.tasks.beat.queue_registry import QueueRegistry
+from conquiet.tasks.schedules.store import Tick
 
 _log = logging.getLogger(__name__)
 
@@ -43,8 +45,10 @@ class Beat:
         self._app = app
         self.config = config or BeatConfig()
         self._store = app.schedules.store
-        self._deliveries = Deliveries(app, self._store, self.config)
-        self._claims = Claims(app, self._store, self._deliveries, self.config)
+        client = open_delivery_client(app, self.config)
+        self._deliveries = Deliveries(app, self._store, client, self.config)
+        self._queues = QueueRegistry(client, app.namespace, self.config.retry_s)
+        self._claims = Claims(app, self._store, self._deliveries, self._queues, self.config)
         self._epoch = 0
         self._since_ms: int | None = None
         #: Schedules of the code that are to be written.
@@ -120,8 +124,11 @@ class Beat:
             return TickReport(is_leading=False, wait_ms=round(config.poll_s * 1000))
         # First: a server that does not answer must not keep what is due from being claimed.
         claimed = self._claims.claim_due(tick)
+        # Before they are delivered: what the outbox has is noted again by the next beat if this one dies.
+        self._queues.note(one.delivery for one in tick.pending)
+        self._queues.write()
         delivered = self._deliveries.deliver(tick.pending, config.batch_size)
-        self._note_deliveries(delivered)
+        self._note_deliveries(tick, delivered)
         has_more = claimed.has_more or self._deliveries.has_more or len(tick.due) == config.batch_size
         wait_ms = round(config.poll_s * 1000)
         if tick.next_due_ms is not None and tick.next_due_ms > tick.now_ms:
@@ -200,17 +207,23 @@ class Beat:
         self._epoch = 0
         metrics.set_leading(self._app.namespace, is_leading=False)
 
-    def _note_deliveries(self, delivered: Delivered) -> None:
+    def _note_deliveries(self, tick: Tick, delivered: Delivered) -> None:
         texts = {
             name: self._deliveries.error_of(name) or text_of(error)
             for name, error in delivered.failed.items()
         }
+        noted = [*texts, *delivered.recovered]
+        kept = {stored.name: stored for stored in self._store.read_many(noted)}
+        failed = [one for one in tick.pending if one.schedule in texts]
+        dropped = self._deliveries.drop_deleted(failed, kept)
         for name, text in texts.items():
             metrics.count_error(self._app.namespace, "deliver")
-            # Also of a schedule that was deleted, which keeps no error.
+            what_follows = "is tried again"
+            if dropped[name]:
+                what_follows = f"is dropped, {dropped[name]} in all, as the schedule was deleted"
             _log.warning(
-                "an occurrence of schedule %s could not be delivered, and is tried again: %s", name, text
+                "an occurrence of schedule %s could not be delivered, and %s: %s", name, what_follows, text
             )
-        for stored in self._store.read_many([*texts, *delivered.recovered]):
+        for stored in kept.values():
             if stored.version:
-                self._store.postpone(stored, self._epoch, None, texts.get(stored.name, ""))
+                self._store.postpone(stored, self._epoch, None, self._deliveries.error_of(stored.name) or "")

@@ -11,8 +11,10 @@ from conquiet.errors import text_of
 from conquiet.tasks.app import TaskApp
 from conquiet.tasks.beat import metrics
 from conquiet.tasks.beat.config import BeatConfig
-from conquiet.tasks.beat.deliveries import Deliveries, occurrence_of
+from conquiet.tasks.beat.deliveries import Deliveries, destination_of, occurrence_of
+from conquiet.tasks.beat.queue_registry import QueueRegistry
 from conquiet.tasks.schedules.occurrences import plan
+from conquiet.tasks.schedules.schedule import Schedule
 from conquiet.tasks.schedules.store import Claim, ScheduleStore, StoredSchedule, Tick
 
 _log = logging.getLogger(__name__)
@@ -35,11 +37,17 @@ class Claims:
     """Claims due occurrences; lives as long as its beat."""
 
     def __init__(
-        self, app: TaskApp, store: ScheduleStore, deliveries: Deliveries, config: BeatConfig
+        self,
+        app: TaskApp,
+        store: ScheduleStore,
+        deliveries: Deliveries,
+        queues: QueueRegistry,
+        config: BeatConfig,
     ) -> None:
         self._app = app
         self._store = store
         self._deliveries = deliveries
+        self._queues = queues
         self._config = config
         # The beat renews its lease with each tick: planning longer than it lasts would never claim anything.
         self._longest_s = config.lease_ttl_s / 3
@@ -66,6 +74,10 @@ class Claims:
         errors = prepared.count("postponed")
         claimed = skipped = 0
         by_name = {stored.name: stored for stored in found}
+        self._queues.note(one.delivery for claim in claims for one in claim.occurrences)
+        if self._queues.is_beside_schedules:
+            # A crash behind the claim would leave a task in a queue that is not listed.
+            self._queues.write()
         for claim, reply in zip(claims, self._store.claim(claims), strict=True):
             stored = by_name[claim.name]
             if isinstance(reply, Exception):
@@ -86,16 +98,17 @@ class Claims:
         # Claimed or changed since the tick.
         if stored.planned_ms is None or stored.due_ms is None or stored.due_ms > tick.now_ms:
             return "not due"
-        if self._deliveries.undelivered(stored.name) >= self._config.max_undelivered:
-            reason = self._deliveries.error_of(stored.name) or "occurrences are not delivered yet"
-            return self._postpone(stored, tick, "claim", reason)
         try:
-            return self._claim_of(stored, stored.planned_ms, tick)
+            schedule = self._app.schedules.decode(stored)
+            waiting = self._deliveries.undelivered(stored.name, destination_of(self._app, schedule))
+            if waiting < self._config.max_undelivered:
+                return self._claim_of(schedule, stored, stored.planned_ms, tick)
         except Exception as error:  # noqa: BLE001 -- of one schedule: a definition of others, a time zone
             return self._postpone(stored, tick, "read", text_of(error))
+        reason = self._deliveries.error_of(stored.name) or "occurrences are not delivered yet"
+        return self._postpone(stored, tick, "claim", reason)
 
-    def _claim_of(self, stored: StoredSchedule, planned_ms: int, tick: Tick) -> Claim:
-        schedule = self._app.schedules.decode(stored)
+    def _claim_of(self, schedule: Schedule, stored: StoredSchedule, planned_ms: int, tick: Tick) -> Claim:
         planned = plan(
             schedule, planned_ms, tick.now_ms, stored.planned_due_ms, is_time_over=self._is_time_over
         )
