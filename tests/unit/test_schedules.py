@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -10,6 +11,7 @@ import pytest
 from cronsim import CronSim
 
 from conquiet.tasks import MessageTarget, Schedule, TaskTarget
+from conquiet.tasks.schedules import timing as timing_module
 from conquiet.tasks.schedules.occurrences import plan
 from conquiet.tasks.schedules.schedules import next_occurrences
 from conquiet.tasks.schedules.timing import Calendar, Cron, Every, Timing, datetime_of, milliseconds_of
@@ -313,3 +315,62 @@ def test_the_due_times_of_the_next_occurrences_rise() -> None:
 
     assert [due for _, due in found] == sorted(due for _, due in found)
     assert all(schedule.due_ms(one) <= due for one, due in found)
+
+
+OFFICE_HOURS = "FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR;BYHOUR=1,2,3,9,17;BYMINUTE=0,15,30,45"
+
+
+def test_a_calendar_that_is_asked_for_one_time_after_the_other_searches_once(monkeypatch) -> None:
+    calendar, begun = Calendar(OFFICE_HOURS, BERLIN), []
+    parse = timing_module.rrulestr
+    monkeypatch.setattr(
+        timing_module, "rrulestr", lambda *rule, **begin: begun.append(1) or parse(*rule, **begin)
+    )
+    moment = milliseconds_of(datetime(2026, 1, 1, tzinfo=UTC))
+    for _ in range(1_000):
+        moment = calendar.next_after(moment) or 0
+
+    assert len(begun) == 1
+
+
+@pytest.mark.parametrize("tz", [BERLIN, NEW_YORK, LORD_HOWE])
+def test_a_calendar_that_goes_on_with_its_search_has_the_times_of_a_new_one(tz) -> None:
+    calendar, moment = Calendar(OFFICE_HOURS, tz), milliseconds_of(datetime(2026, 3, 1, tzinfo=UTC))
+    for _ in range(600):
+        following = calendar.next_after(moment)
+        assert following == pickle.loads(pickle.dumps(calendar)).next_after(moment)
+        moment = following or 0
+
+    earlier = milliseconds_of(datetime(2026, 3, 1, tzinfo=UTC))
+    assert calendar.next_after(earlier) == Calendar(OFFICE_HOURS, tz).next_after(earlier)
+
+
+def test_a_calendar_with_a_count_ends_where_it_ends_also_if_it_is_asked_again() -> None:
+    start = milliseconds_of(datetime(2026, 3, 1, tzinfo=UTC))
+    calendar = Calendar("FREQ=DAILY;COUNT=2", start_ms=start)
+    first = calendar.next_after(start - 1)
+    second = calendar.next_after(first or 0)
+
+    assert second == start + 86_400_000
+    assert [calendar.next_after(second), calendar.next_after(second)] == [None, None]
+    assert calendar.next_after(start - 1) == first == start
+
+
+@pytest.mark.parametrize("catch_up", ["all", "last", "none"])
+@pytest.mark.parametrize("late", [timedelta(hours=3, seconds=30), timedelta(hours=3, minutes=2)])
+def test_plans_that_end_early_have_together_what_one_has(catch_up, late) -> None:
+    minutes = Schedule(
+        name="s", target=TaskTarget("t"), cron="*/7 * * * *", catch_up=catch_up, misfire_grace_s=90
+    )
+    noon = milliseconds_of(datetime(2026, 1, 15, 12, tzinfo=UTC))
+    first, now_ms = minutes.next_after(noon) or 0, noon + late // timedelta(milliseconds=1)
+    whole = plan(minutes, first, now_ms)
+
+    steps = [plan(minutes, first, now_ms, is_time_over=lambda: True)]
+    while (following := steps[-1].next_planned_ms or 0) < (whole.next_planned_ms or 0):
+        steps.append(plan(minutes, following, now_ms, steps[-1].next_due_ms, is_time_over=lambda: True))
+
+    assert len(steps) == 27
+    assert tuple(one for step in steps for one in step.enqueued) == whole.enqueued
+    assert sum(step.skipped for step in steps) == whole.skipped
+    assert (steps[-1].next_planned_ms, steps[-1].next_due_ms) == (whole.next_planned_ms, whole.next_due_ms)

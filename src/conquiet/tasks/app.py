@@ -227,9 +227,11 @@ class TaskApp(AppConnections, Declarations):
         super().close()
 
     def prepare(self, envelope: TaskEnvelope, options: TaskOptions) -> NewTask:
-        """What is written to enqueue a task, for a caller that writes it in a script of its own."""
-        _, task = self._sender.prepare(envelope, options)
-        return task
+        """What is written to enqueue a task, for a caller that writes it in a script of its own.
+
+        The caller lists its queue, too.
+        """
+        return self._sender.new_task(envelope, options)
 
     def envelope(self, call: TaskCall) -> TaskEnvelope:
         """What is written for a call."""

@@ -108,6 +108,11 @@ class TaskSender:
 
     def prepare(self, envelope: TaskEnvelope, options: TaskOptions) -> tuple[QueueKeys, scripts.NewTask]:
         """What is written to enqueue it; its queue is known from then on."""
+        new = self.new_task(envelope, options)
+        return self._queue_keys(envelope.queue), new
+
+    def new_task(self, envelope: TaskEnvelope, options: TaskOptions) -> scripts.NewTask:
+        """As `prepare`; nothing is written, and its queue is not listed."""
         delay_ms = 0
         if envelope.not_before is not None:
             delay_ms = max(0, round((envelope.not_before - clock.now()).total_seconds() * 1000))
@@ -117,7 +122,7 @@ class TaskSender:
             text = json.dumps([envelope.name, envelope.args], sort_keys=True, separators=(",", ":"))
             digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         encoded = self._codec.encode(envelope)
-        return self._queue_keys(envelope.queue), scripts.NewTask(
+        return scripts.NewTask(
             id=envelope.id,
             name=envelope.name,
             data=encoded.data,

@@ -11,7 +11,7 @@ import pytest
 from conquiet import QueueConfig, QueueError, RedisStreamsQueue
 from conquiet.mq import Topics
 from conquiet.tasks import MessageTarget, ScheduleChangedError, TaskApp, UnknownScheduleError, clock
-from conquiet.tasks.beat import Beat, BeatConfig
+from conquiet.tasks.beat import Beat, BeatConfig, claims
 from conquiet.tasks.keys import BeatKeys
 from tests.eventually import eventually
 from tests.with_redis.tasks.beats import (
@@ -476,3 +476,79 @@ def test_an_edit_of_the_time_drops_an_occurrence_that_is_none_any_more(app: Task
     app.schedules.apply(app.new_schedule("s", "any", cron="15 * * * *"))
 
     assert app.schedules.get("s").next_at == NOON + 1.25 * HOUR
+
+
+def test_claims_are_made_before_planning_outlasts_the_lease_and_the_next_ticks_go_on(
+    app: TaskApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        app.schedule(name, "any", every=HOUR, catch_up="none")
+    beat = beat_of(app)
+    set_clock(NOON + 2.5 * HOUR)
+    passed = iter(range(1_000))
+    # Each call a second later, of the 3.3 that a tick may plan: a and most of b.
+    monkeypatch.setattr(claims, "monotonic", lambda: float(next(passed)))
+    report = beat.tick()
+
+    assert report.wait_ms == 0
+    assert 0 < report.skipped < 6
+    assert report.skipped + sum(beat.tick().skipped for _ in range(6)) == 6
+    assert {app.schedules.get(name).next_at for name in "abc"} == {NOON + 3 * HOUR}
+
+
+def test_a_schedule_whose_planning_takes_too_long_goes_on_tick_by_tick_behind_the_others(
+    app: TaskApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.schedule("a-slow", "any", every=timedelta(minutes=20))
+    beat = beat_of(app)
+    set_clock(NOON + 3.1 * HOUR)
+    app.schedules.apply(app.new_schedule("quick", "any", at=NOON + 3 * HOUR))
+    passed = iter(range(0, 10_000, 4))
+    monkeypatch.setattr(claims, "monotonic", lambda: float(next(passed)))
+    ticks = 0
+    while beat.tick().wait_ms == 0:
+        ticks += 1
+
+    assert ticks == 10
+    assert queued(app) == [planned(NOON + 3 * HOUR, "quick"), planned(NOON + 3 * HOUR, "a-slow")]
+    assert app.schedules.get("a-slow").stored.skipped == 8
+
+
+def test_a_schedule_of_the_code_that_is_refused_does_not_have_the_others_written_again(
+    app: TaskApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.set_clock(None)
+    app.schedule("big", "any", every=HOUR)
+    app.schedule("ok", "any", every=HOUR)
+    apply, applied = app.schedules.apply, []
+
+    def refuse_the_big_one(schedule: Any) -> Any:
+        applied.append(schedule.name)
+        if schedule.name == "big":
+            raise ValueError("above max_bytes")
+        return apply(schedule)
+
+    monkeypatch.setattr(app.schedules, "apply", refuse_the_big_one)
+    with Beat(app, BeatConfig(poll_s=0.05)):
+        eventually(lambda: applied.count("big") >= 3)
+
+    assert applied.count("ok") == 1
+
+
+def test_schedules_of_the_code_that_are_lost_before_the_first_tick_are_written_again(
+    app: TaskApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.set_clock(None)
+    app.schedule("s", "any", every=HOUR)
+    store: Any = app.schedules.store
+    tick = store.tick
+
+    def lose_and_tick(*given: Any, **options: Any) -> Any:
+        monkeypatch.setattr(store, "tick", tick)
+        assert app.schedules.delete("s") is None
+        return tick(*given, **options)
+
+    monkeypatch.setattr(store, "tick", lose_and_tick)
+    with Beat(app, BeatConfig(poll_s=0.05)):
+        eventually(lambda: store.tick == tick)
+        eventually(lambda: [stored.name for stored in app.schedules.stored()] == ["s"])

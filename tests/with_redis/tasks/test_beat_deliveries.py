@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,7 @@ import redis
 from conquiet import QueueError
 from conquiet.mq import Topics
 from conquiet.tasks import MessageTarget, TaskApp, clock
-from conquiet.tasks.beat import Beat, BeatConfig, deliveries
+from conquiet.tasks.beat import Beat, BeatConfig, deliveries, queue_registry
 from conquiet.tasks.keys import BeatKeys
 from tests.with_redis.tasks.beats import (
     HOUR,
@@ -313,3 +314,119 @@ def test_on_a_jitter_above_the_interval_a_beat_skips_nothing(app: TaskApp) -> No
     kept = app.schedules.get("s").stored
     assert kept.skipped == 0
     assert kept.runs > 600
+
+
+def test_while_a_server_does_not_answer_it_is_asked_once_and_after_the_others(
+    app: TaskApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = clustered(app, "a", "b", "c", "good")
+    refusing, passed_s = Refusing(app, {"a", "b", "c"}, unanswered()), [0.0]
+
+    def deliver(occurrence: Any) -> bool:
+        # Its timeout is above what a tick may last.
+        passed_s[0] += 10 if occurrence.schedule in "abc" else 0
+        return refusing(occurrence)
+
+    monkeypatch.setattr(store, "deliver_task", deliver)
+    monkeypatch.setattr(deliveries, "monotonic", lambda: passed_s[0])
+    up = {app.keys(queue).meta for queue in ("of-good", "of-late")}
+    monkeypatch.setattr(deliveries, "server_of", lambda _client, key: "up" if key in up else "down")
+    beat = beat_of(app)
+    set_clock(NOON + HOUR)
+    tick_all(beat)
+    assert refusing.tried == ["a", "good"]
+
+    late = app.task(name="late", ignore_result=True, queue="of-late")(nothing)
+    app.schedules.apply(app.new_schedule("late", late, at=NOON + HOUR))
+    assert beat.tick().claimed == 1
+    set_clock(NOON + HOUR + RETRY)
+    beat.tick()
+    assert refusing.tried[2:] == ["late", "a"]
+
+    refusing._refused.clear()
+    set_clock(NOON + HOUR + 2 * RETRY)
+    tick_all(beat)
+    assert refusing.tried[4:] == ["a", "b", "c"]
+    assert app.schedules.stats().pending == 0
+    assert [app.schedules.get(name).stored.error for name in "abc"] == [None] * 3
+
+
+def test_a_list_of_queues_that_does_not_answer_keeps_nothing_from_being_claimed(
+    app: TaskApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.schedule("s", "any", every=HOUR)
+    beat = beat_of(app)
+    run, asked = app.client.execute_command, []
+
+    def run_others(*command: Any, **options: Any) -> Any:
+        if command[0] != "SADD":
+            return run(*command, **options)
+        asked.append(command)
+        raise redis.TimeoutError("no reply")
+
+    monkeypatch.setattr(app.client, "execute_command", run_others)
+    for hour in (1, 2):
+        set_clock(NOON + hour * HOUR)
+        assert tick_all(beat) == 1
+    assert len(asked) == 1
+    assert "queues default are not listed yet" in caplog.text
+    assert app.queues() == []
+
+    monkeypatch.undo()
+    monkeypatch.setattr(queue_registry, "monotonic", lambda: time.monotonic() + 60)
+    beat.tick()
+    assert app.queues() == ["default"]
+
+
+def test_a_schedule_whose_target_was_corrected_goes_on_though_the_old_one_takes_nothing(app: TaskApp) -> None:
+    beat = Beat(app, BeatConfig(name="b", max_undelivered=2))
+    app.schedules.apply(app.new_schedule("s", to_topic(app), every=HOUR))
+    for hour in (1, 2, 3):
+        set_clock(NOON + hour * HOUR)
+        tick_all(beat)
+    app.schedules.apply(app.new_schedule("s", to_stream(app), every=HOUR))
+    for hour in (4, 5):
+        set_clock(NOON + hour * HOUR)
+        tick_all(beat)
+
+    assert sent(app, to_stream(app)) == 2
+    assert app.schedules.stats().pending == 2
+    assert "2 occurrences are not delivered yet: TopicError" in (app.schedules.get("s").stored.error or "")
+
+
+def test_what_cannot_be_delivered_of_a_schedule_that_was_deleted_is_dropped(
+    app: TaskApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = app.new_schedule("bad", to_topic(app), every=HOUR, catch_up="all")
+    app.schedules.apply(bad)
+    app.schedules.apply(app.new_schedule("good", to_stream(app), every=HOUR, catch_up="all"))
+    beat = Beat(app, BeatConfig(name="b", batch_size=2))
+    set_clock(NOON + 3 * HOUR)
+    tick_all(beat)
+    assert app.schedules.stats().pending == 3
+
+    app.schedules.delete("bad")
+    for step in (1, 2):
+        set_clock(NOON + 3 * HOUR + step * RETRY)
+        tick_all(beat)
+    assert app.schedules.stats().pending == 0
+    assert "bad could not be delivered, and is dropped, 2 in all, as the schedule was deleted" in caplog.text
+    assert sent(app, to_stream(app)) == 3
+
+
+def test_of_a_schedule_that_was_created_again_only_what_the_deleted_one_left_is_dropped(app: TaskApp) -> None:
+    bad = app.new_schedule("bad", to_topic(app), every=HOUR, catch_up="all")
+    app.schedules.apply(bad)
+    set_clock(NOON + 2 * HOUR)
+    tick_all(beat_of(app))
+    app.schedules.delete("bad")
+    app.schedules.apply(bad)
+    other = beat_of(app, "other")
+    for step in range(3):
+        set_clock(NOON + 3 * HOUR + step * RETRY)
+        tick_all(other)
+
+    assert [one.planned_ms for one in app.schedules.store.pending()] == [
+        round((NOON + 3 * HOUR).timestamp() * 1000)
+    ]
+    assert "TopicError" in (app.schedules.get("bad").stored.error or "")

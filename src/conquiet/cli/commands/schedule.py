@@ -119,7 +119,7 @@ def delete_schedule(
     version: _Version = None,
     yes: YesOption = False,
 ) -> None:
-    """Delete a schedule with its history; what it has enqueued stays."""
+    """Delete a schedule with its history; what it has enqueued stays, what cannot be delivered is dropped."""
     context.output.confirm(f"Delete the schedule {name!r}?", is_yes=yes)
     with options.open(context) as app:
         app.schedules.delete(name, version=version)

@@ -13,7 +13,9 @@ from conquiet.tasks.app import TaskApp
 from conquiet.tasks.beat import metrics
 from conquiet.tasks.beat.claims import Claims
 from conquiet.tasks.beat.config import BeatConfig
-from conquiet.tasks.beat.deliveries import Delivered, Deliveries
+from conquiet.tasks.beat.deliveries import Delivered, Deliveries, open_delivery_client
+from conquiet.tasks.beat.queue_registry import QueueRegistry
+from conquiet.tasks.schedules.store import Tick
 
 _log = logging.getLogger(__name__)
 
@@ -43,12 +45,14 @@ class Beat:
         self._app = app
         self.config = config or BeatConfig()
         self._store = app.schedules.store
-        self._deliveries = Deliveries(app, self._store, self.config)
-        self._claims = Claims(app, self._store, self._deliveries, self.config)
+        client = open_delivery_client(app, self.config)
+        self._deliveries = Deliveries(app, self._store, client, self.config)
+        self._queues = QueueRegistry(client, app.namespace, self.config.retry_s)
+        self._claims = Claims(app, self._store, self._deliveries, self._queues, self.config)
         self._epoch = 0
         self._since_ms: int | None = None
-        #: Whether the schedules of the code are written.
-        self._is_applied = False
+        #: Schedules of the code that are to be written.
+        self._unwritten: set[str] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -70,13 +74,20 @@ class Beat:
 
     def apply_declared(self) -> None:
         """Write the schedules of the code that are new or changed; the first error after all were tried."""
+        self._unwritten = set(self._app.schedules.declared)
+        self._write_declared()
+
+    def _write_declared(self) -> None:
+        """Those alone that are not written: others may have been changed by hand since."""
         errors: list[Exception] = []
-        for schedule in self._app.schedules.declared.values():
+        declared = self._app.schedules.declared
+        for schedule in [one for name, one in declared.items() if name in self._unwritten]:
             try:
                 version, is_changed = self._app.schedules.apply(schedule)
             except Exception as error:  # noqa: BLE001 -- of one schedule: raised after the others
                 errors.append(error)
                 continue
+            self._unwritten.discard(schedule.name)
             if is_changed:
                 _log.info("schedule %s of the code is written, version %d", schedule.name, version)
         if errors:
@@ -98,21 +109,27 @@ class Beat:
         )
         if self._since_ms not in (None, tick.since_ms):
             _log.error("the schedules are lost; beat %s writes those of its code again", config.name)
-            self._is_applied = False
-        self._since_ms = tick.since_ms
+            self._unwritten = set(self._app.schedules.declared)
         if tick.epoch and not self._epoch:
             _log.info("beat %s leads, epoch %d", config.name, tick.epoch)
         elif self._epoch and not tick.epoch:
             _log.warning("beat %s does not lead any more: %s does", config.name, tick.leader)
         self._epoch = tick.epoch
+        if self._since_ms is None:
+            # Lost between being written and this first tick, which has nothing to compare with.
+            self._unwritten |= self._missing()
+        self._since_ms = tick.since_ms
         metrics.set_leading(self._app.namespace, is_leading=self.is_leading)
         if not tick.epoch:
             return TickReport(is_leading=False, wait_ms=round(config.poll_s * 1000))
         # First: a server that does not answer must not keep what is due from being claimed.
         claimed = self._claims.claim_due(tick)
+        # Before they are delivered: what the outbox has is noted again by the next beat if this one dies.
+        self._queues.note(one.delivery for one in tick.pending)
+        self._queues.write()
         delivered = self._deliveries.deliver(tick.pending, config.batch_size)
-        self._note_deliveries(delivered)
-        has_more = self._deliveries.has_more or len(tick.due) == config.batch_size
+        self._note_deliveries(tick, delivered)
+        has_more = claimed.has_more or self._deliveries.has_more or len(tick.due) == config.batch_size
         wait_ms = round(config.poll_s * 1000)
         if tick.next_due_ms is not None and tick.next_due_ms > tick.now_ms:
             wait_ms = min(wait_ms, tick.next_due_ms - tick.now_ms)
@@ -128,13 +145,11 @@ class Beat:
     def run(self) -> None:
         """Tick until `stop`; whatever fails is logged, and tried again."""
         metrics.begin_counters(self._app.namespace)
-        self._is_applied = False
+        self._unwritten = set(self._app.schedules.declared)
         while not self._stopping.is_set():
             wait_ms = round(self.config.poll_s * 1000)
             try:
-                if not self._is_applied:
-                    self.apply_declared()
-                    self._is_applied = True
+                self._write_declared()
             except Exception as error:  # noqa: BLE001 -- others are due all the same
                 _log.warning("beat %s could not write a schedule of the code: %s", self.config.name, error)
             try:
@@ -178,6 +193,11 @@ class Beat:
             if not self._stopping.is_set():
                 _log.error("beat %s has ended by itself, and enqueues nothing any more", self.config.name)
 
+    def _missing(self) -> set[str]:
+        """Schedules of the code that are not there."""
+        declared = set(self._app.schedules.declared)
+        return declared - {stored.name for stored in self._store.read_many(sorted(declared))}
+
     def _release(self) -> None:
         try:
             if self._epoch:
@@ -187,17 +207,23 @@ class Beat:
         self._epoch = 0
         metrics.set_leading(self._app.namespace, is_leading=False)
 
-    def _note_deliveries(self, delivered: Delivered) -> None:
+    def _note_deliveries(self, tick: Tick, delivered: Delivered) -> None:
         texts = {
             name: self._deliveries.error_of(name) or text_of(error)
             for name, error in delivered.failed.items()
         }
+        noted = [*texts, *delivered.recovered]
+        kept = {stored.name: stored for stored in self._store.read_many(noted)}
+        failed = [one for one in tick.pending if one.schedule in texts]
+        dropped = self._deliveries.drop_deleted(failed, kept)
         for name, text in texts.items():
             metrics.count_error(self._app.namespace, "deliver")
-            # Also of a schedule that was deleted, which keeps no error.
+            what_follows = "is tried again"
+            if dropped[name]:
+                what_follows = f"is dropped, {dropped[name]} in all, as the schedule was deleted"
             _log.warning(
-                "an occurrence of schedule %s could not be delivered, and is tried again: %s", name, text
+                "an occurrence of schedule %s could not be delivered, and %s: %s", name, what_follows, text
             )
-        for stored in self._store.read_many([*texts, *delivered.recovered]):
+        for stored in kept.values():
             if stored.version:
-                self._store.postpone(stored, self._epoch, None, texts.get(stored.name, ""))
+                self._store.postpone(stored, self._epoch, None, self._deliveries.error_of(stored.name) or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from conquiet.tasks.schedules.schedule import Schedule
@@ -28,7 +29,14 @@ class DuePlan:
     next_due_ms: int | None
 
 
-def plan(schedule: Schedule, planned_ms: int, now_ms: int, due_ms: int | None = None) -> DuePlan:
+def plan(
+    schedule: Schedule,
+    planned_ms: int,
+    now_ms: int,
+    due_ms: int | None = None,
+    *,
+    is_time_over: Callable[[], bool] = lambda: False,
+) -> DuePlan:
     """What is to be done with the occurrence that was planned, and those since.
 
     Of what is late, `catch_up` decides; what has expired is never enqueued. They come in the order in which
@@ -36,6 +44,7 @@ def plan(schedule: Schedule, planned_ms: int, now_ms: int, due_ms: int | None = 
 
     Args:
         due_ms: when the first one is due, as the plan before said; without, by its own jitter.
+        is_time_over: asked after each occurrence; then the plan ends, and the next one goes on behind it.
     """
     grace_ms, jitter_ms = round(schedule.misfire_grace_s * 1000), round(schedule.jitter_s * 1000)
     # Up to here all are late. Twice the jitter: from here on the due times of those before are known.
@@ -58,7 +67,10 @@ def plan(schedule: Schedule, planned_ms: int, now_ms: int, due_ms: int | None = 
         found = following
         if found is not None:
             latest_due = max(latest_due, schedule.due_ms(found))
-    if not in_time and last_late is not None and schedule.catch_up == "last":
+        if is_time_over():
+            break
+    is_last_known = found is None or latest_due > now_ms
+    if is_last_known and not in_time and last_late is not None and schedule.catch_up == "last":
         in_time, late = [last_late], late - 1
     kept = in_time
     if schedule.expires_s is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from conquiet.extras import needs_extra
@@ -160,13 +160,33 @@ class Calendar:
 
     def next_after(self, moment_ms: int) -> int | None:
         """As `Timing.next_after`."""
-        local = datetime_of(moment_ms).astimezone(zone(self.tz)).replace(tzinfo=None)
-        # From a day before: a time that the clocks skip is later than the rule says.
-        for found in self._moments(local - _DAY):
-            found_ms = milliseconds_of(_existing(found, zone(self.tz)))
-            if found_ms > moment_ms:
-                return found_ms
-        return None
+        # A search takes milliseconds to begin, and a plan after an outage asks for a thousand times in turn.
+        # Taken out: no two threads may share an iterator.
+        moments = self._searches.pop(moment_ms, None)
+        found_ms = None if moments is None else self._first_after(moments, moment_ms)
+        if moments is None or found_ms is None:
+            local = datetime_of(moment_ms).astimezone(zone(self.tz)).replace(tzinfo=None)
+            # From a day before: a time that the clocks skip is later than the rule says.
+            moments = self._moments(local - _DAY)
+            found_ms = self._first_after(moments, moment_ms)
+        self._searches.clear()
+        if found_ms is not None:
+            self._searches[found_ms] = moments
+        return found_ms
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An iterator cannot be pickled.
+        return Calendar, (self.rule, self.tz, self.start_ms)
+
+    @cached_property
+    def _searches(self) -> dict[int, Iterator[datetime]]:
+        """The last time that was found, and the iterator that goes on behind it."""
+        return {}
+
+    def _first_after(self, moments: Iterator[datetime], moment_ms: int) -> int | None:
+        tz = zone(self.tz)
+        times = (milliseconds_of(_existing(moment, tz)) for moment in moments)
+        return next((one for one in times if one > moment_ms), None)
 
     def _check_numbers(self) -> None:
         """Refuse numbers with which dateutil would search for ever, or take another rule for this one."""
