@@ -32,6 +32,7 @@ from conquiet.tasks.control.listing import Where
 from conquiet.tasks.keys import GROUP
 from conquiet.tasks.rates import Bucket, Rate
 from conquiet.tasks.schedules.store import Claim, MessageDelivery, Occurrence, StoredSchedule
+from conquiet.tasks.scripts.control import listen
 from conquiet.tasks.work import Work
 from conquiet.tasks.worker.guard import DeadChild, TaskGuard
 from conquiet.tasks.worker.slot import RunningTask
@@ -273,6 +274,12 @@ def task_admin(client) -> None:
                 control.shutdown(timeout_s=HANG_S),
             ]
         assert not any(None in each.values() for each in answers)
+
+
+def leave_a_listener(client) -> None:
+    """Somebody listens to the queue for longer than the role works."""
+    with app_of(client) as app:
+        listen(app.client, app.keys(QUEUE), 86_400_000)
 
 
 def task_beat(client) -> None:
