@@ -217,6 +217,20 @@ class Calendar:
         return iter(rrulestr(rule, dtstart=first).xafter(after))
 
 
+@dataclass(frozen=True)
+class Carried:
+    """Up to an edit the times that were missed before it and are of both the old and the new timing."""
+
+    times: tuple[int, ...]
+    until_ms: int
+    timing: Timing
+
+    def next_after(self, moment_ms: int) -> int | None:
+        """As `Timing.next_after`."""
+        carried = next((one for one in self.times if one > moment_ms), None)
+        return self.timing.next_after(max(moment_ms, self.until_ms)) if carried is None else carried
+
+
 def zone(name: str) -> ZoneInfo:
     """A time zone by its name, such as Europe/Berlin.
 
