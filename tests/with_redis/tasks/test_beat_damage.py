@@ -1,4 +1,4 @@
-"""Keys that others have written, or that a beat may not write: nothing is doubled, and nobody else is held up."""
+"""Keys that others have written, or that a beat may not write: nothing is doubled or held up."""
 
 from __future__ import annotations
 

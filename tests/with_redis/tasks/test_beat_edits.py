@@ -1,4 +1,4 @@
-"""Edits of a schedule while occurrences of it are missed, wait or are claimed: none is lost, none is added."""
+"""Edits of a schedule while occurrences of it are missed, wait or are claimed: none is lost or added."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _TIMES = ("cron", "every", "at", "calendar", "tz", "start", "end", "jitter_s")
 #: Occurrences that have come and are looked at: all since the first, or since the earliest of these times
 #: ago from which there are not more.
 _MOST_CARRIED = 1_000
-_SPANS_MS = tuple(days * 86_400_000 for days in (366, 32, 1)) + (3_600_000, 600_000)
+_SPANS_MS = tuple(minutes * 60_000 for minutes in (527_040, 46_080, 1_440, 60, 10))
 
 
 class _Next(NamedTuple):
@@ -117,7 +117,7 @@ def _between(schedule: Schedule, first_ms: int, last_ms: int) -> Iterator[int]:
 def _due_of_carried(
     schedule: Schedule, carried: tuple[int, ...], now_ms: int, seen: StoredSchedule, before: Schedule | None
 ) -> int:
-    """When the first is due: none becomes late by the edit that would have waited for its jitter without it."""
+    """When the first is due: what waits for its jitter does not become late by the edit."""
     due_before = [(before or schedule).due_ms(one) for one in carried]
     if carried[0] == seen.planned_ms and seen.planned_due_ms is not None:
         due_before[0] = seen.planned_due_ms

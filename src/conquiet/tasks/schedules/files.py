@@ -22,6 +22,8 @@ def load_schedules(path: Path | str) -> list[Schedule]:
         document = _parsed(file)
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"{file} cannot be read: it is nested too deeply") from error
     table = document.get("schedules") if isinstance(document, Mapping) else None
     if not isinstance(table, Mapping) or document.keys() != {"schedules"}:
         raise ValueError(f"{file} must have one table, schedules, with a table for each schedule by its name")

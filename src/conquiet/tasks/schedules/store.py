@@ -24,7 +24,7 @@ class StoredSchedule:
     due_ms: int | None = None
     #: When it was due before it was postponed; `None` of a store that does not keep it.
     planned_due_ms: int | None = None
-    #: Planned times from before its last edit that are occurrences still, in order, and when that edit was, ms.
+    #: Planned times from before its last edit that are occurrences still, and when that edit was, ms.
     carried_ms: tuple[int, ...] = ()
     carried_until_ms: int | None = None
     runs: int = 0
@@ -179,8 +179,8 @@ class ScheduleStore(Protocol):
         """Write definition, `is_enabled`, planned and carried times, and return the version; the rest stays.
 
         Raises:
-            ScheduleChangedError: version, planned time or the time of its creation are not those of `seen`; or
-                it is there, and was not seen.
+            ScheduleChangedError: version, planned time or creation are not those of `seen`; or it is there,
+                and was not seen.
         """
 
     def read(self, name: str) -> tuple[int, StoredSchedule | None]:

@@ -186,7 +186,7 @@ class Calendar:
         numbered = any(character.isdecimal() for character in self._parts.get("BYDAY", ""))
         if numbered and self._parts["FREQ"] in ("DAILY", "WEEKLY"):
             raise ValueError(
-                f"BYDAY of calendar {self.rule!r} must have no numbers: they are of a FREQ of MONTHLY or YEARLY"
+                f"BYDAY of calendar {self.rule!r} must have no numbers: those are of MONTHLY or YEARLY"
             )
         for name, (least, most) in _RANGES.items():
             has_zero = least == 0 or name == "BYEASTER"
