@@ -131,6 +131,13 @@ def test_a_dry_run_says_that_a_definition_that_cannot_be_read_is_changed(schedul
     assert schedule("apply", file).json["schedules"][0]["outcome"] == "changed"
 
 
+def test_a_file_in_yaml_may_merge_one_schedule_into_another(schedule):
+    text = "schedules:\n  a: &a {task: t, every_s: 60}\n  b: {<<: *a, every_s: 30}\n"
+    schedule("apply", write(text, "yaml"))
+
+    assert schedule("show", "b").json["definition"] == {"task": "t", "every_s": 30.0}
+
+
 def test_the_next_times_are_shown_of_what_is_kept_and_of_a_file(schedule, run):
     schedule("apply", write(TOML))
 

@@ -50,7 +50,9 @@ def _parsed(file: Path) -> Any:
         """Refuses a name that is there twice, of which YAML's own keeps the last."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            names = [self.construct_object(key, deep=True) for key, _ in node.value]
+            # Not of a merge, `<<`, which names of its own replace.
+            keys = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+            names = [self.construct_object(key, deep=True) for key in keys]
             for name in names:
                 if names.count(name) > 1:
                     raise yaml.YAMLError(f"{name!r} is there twice")
