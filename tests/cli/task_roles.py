@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 from urllib.parse import quote
 
 from conquiet.operations import diagnose, queue_facts, server_facts
@@ -32,6 +32,7 @@ from conquiet.tasks.control.listing import Where
 from conquiet.tasks.keys import GROUP
 from conquiet.tasks.rates import Bucket, Rate
 from conquiet.tasks.schedules.store import Claim, MessageDelivery, Occurrence, StoredSchedule
+from conquiet.tasks.scripts.control import listen
 from conquiet.tasks.work import Work
 from conquiet.tasks.worker.guard import DeadChild, TaskGuard
 from conquiet.tasks.worker.slot import RunningTask
@@ -275,14 +276,20 @@ def task_admin(client) -> None:
         assert not any(None in each.values() for each in answers)
 
 
+def leave_a_listener(client) -> None:
+    """Somebody listens to the queue for longer than the role works."""
+    with app_of(client) as app:
+        listen(app.client, app.keys(QUEUE), 86_400_000)
+
+
 def task_beat(client) -> None:
     """Writes, claims, postpones, disables and deletes schedules, and hands over to another beat."""
     with app_of(client, as_role=True) as app:
         # Long ago: due at once. Of a priority that nobody has used before.
-        begin = datetime(2026, 1, 1, tzinfo=UTC)
-        app.schedule("once", app.tasks["add"].with_options(priority=7), {"a": 1}, at=begin)
+        begin: Any = {"at": datetime(2026, 1, 1, tzinfo=UTC), "misfire_grace_s": 3e9}
+        app.schedule("once", app.tasks["add"].with_options(priority=7), {"a": 1}, **begin)
         for name in ("unique", "unique too"):
-            app.schedule(name, app.tasks["add"].with_options(unique_for_s=3600), {"a": 2}, at=begin)
+            app.schedule(name, app.tasks["add"].with_options(unique_for_s=3600), {"a": 2}, **begin)
         app.schedule("later", app.tasks["fail_once"], every=3600)
         beat = Beat(app, BeatConfig(name="first"))
         beat.apply_declared()

@@ -104,7 +104,7 @@ PARTS = {
     "task-worker": ([task_roles.leave_tasks], task_roles.task_worker),
     "task-admin": ([task_roles.leave_a_queue], task_roles.task_admin),
     "task-listener": ([], task_roles.task_listener),
-    "task-beat": ([], task_roles.task_beat),
+    "task-beat": ([task_roles.leave_a_listener], task_roles.task_beat),
 }
 
 

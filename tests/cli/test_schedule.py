@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from conquiet.queue import open_client
 from conquiet.tasks import TaskApp
+from conquiet.tasks.keys import BeatKeys
 from tests.cli.processes import ended, read_line, running
 from tests.eventually import HANG_S, eventually
 
@@ -116,6 +118,24 @@ def test_an_edit_of_another_version_is_refused(schedule):
 
     assert refused.code == 4
     assert "is at version 1" in refused.error["message"]
+    assert schedule("apply", file, "--if-version", 0, "--dry-run").code == 4
+
+
+def test_a_dry_run_says_that_a_definition_that_cannot_be_read_is_changed(schedule, valkey_url, namespace):
+    file = write("[schedules.s]\ntask = 't'\nevery_s = 60\n")
+    schedule("apply", file)
+    with open_client(valkey_url) as client:
+        client.hset(BeatKeys(namespace).schedule("s"), "definition", "no definition")
+
+    assert schedule("apply", file, "--dry-run").json["schedules"][0]["outcome"] == "changed"
+    assert schedule("apply", file).json["schedules"][0]["outcome"] == "changed"
+
+
+def test_a_file_in_yaml_may_merge_one_schedule_into_another(schedule):
+    text = "schedules:\n  a: &a {task: t, every_s: 60}\n  b: {<<: *a, every_s: 30}\n"
+    schedule("apply", write(text, "yaml"))
+
+    assert schedule("show", "b").json["definition"] == {"task": "t", "every_s": 30.0}
 
 
 def test_the_next_times_are_shown_of_what_is_kept_and_of_a_file(schedule, run):
@@ -135,6 +155,7 @@ def test_the_next_times_are_shown_of_what_is_kept_and_of_a_file(schedule, run):
         ("[schedules.s]\ntask = 't'\n", "schedule 's'.*needs one of cron"),
         ("[schedules.s]\ntask = 't'\ncron = '* *'\n", "no cron expression"),
         ("[schedules", "cannot be read"),
+        ("schedules = " + "[" * 5_000, "nested too deeply"),
     ],
 )
 def test_a_wrong_file_is_refused_whole(schedule, text, reason):

@@ -17,6 +17,8 @@ from tests.crashes.task_site import TaskSite
 #: Three occurrences of an hour, long ago.
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _START_MS = milliseconds_of(START)
+#: For all of its time a schedule of that start is in time.
+_LONG_S = 3e9
 #: A leader that died is replaced at once.
 _LEASE_S = 0.004
 
@@ -122,8 +124,8 @@ def beat_again_and_count_messages(site: TaskSite) -> None:
 
 def apply_and_beat(site: TaskSite) -> None:
     """Schedules for once, applied by the code of every beat that starts; the second was changed."""
-    site.app.schedule("a", "scheduled", at=START)
-    site.app.schedule("b", "scheduled", {}, at=START, description="changed")
+    site.app.schedule("a", "scheduled", at=START, misfire_grace_s=_LONG_S)
+    site.app.schedule("b", "scheduled", {}, at=START, misfire_grace_s=_LONG_S, description="changed")
     for _ in range(2):
         try:
             Beat(site.app).apply_declared()

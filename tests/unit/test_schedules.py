@@ -157,6 +157,30 @@ def test_a_rule_without_a_day_has_day_and_time_of_its_start(rule, start, expecte
     assert times(timing, begin, datetime(2026, 2, 7, 12, tzinfo=UTC))[: len(expected)] == expected
 
 
+@pytest.mark.parametrize(
+    ("start", "tz", "first"),
+    [
+        (datetime(2026, 1, 7, 9, 30, 0, 500_000), "UTC", datetime(2026, 1, 7, 9, 30, 1)),
+        (datetime(2026, 10, 25, 2, 30, fold=1), BERLIN, datetime(2026, 10, 25, 2, 30, fold=1)),
+    ],
+)
+def test_a_count_begins_with_its_start(start, tz, first) -> None:
+    zone = ZoneInfo(tz)
+    schedule = Schedule.of(
+        "s", TaskTarget("t"), calendar="FREQ=WEEKLY;COUNT=1", tz=tz, start=start.replace(tzinfo=zone)
+    )
+
+    found = schedule.next_after(milliseconds_of(start.replace(tzinfo=zone)) - 3_600_000)
+    assert found == milliseconds_of(first.replace(tzinfo=zone))
+    assert schedule.next_after(found) is None
+
+
+def test_a_calendar_may_have_easter_sunday() -> None:
+    found = Calendar("FREQ=YEARLY;BYEASTER=0").next_after(milliseconds_of(datetime(2026, 1, 1, tzinfo=UTC)))
+
+    assert found == milliseconds_of(datetime(2026, 4, 5, tzinfo=UTC))
+
+
 def test_a_month_and_a_year_without_a_day_begin_with_their_first() -> None:
     begin, end = datetime(2025, 12, 15, tzinfo=UTC), datetime(2027, 1, 15, tzinfo=UTC)
 
@@ -218,6 +242,14 @@ def test_a_time_of_a_file_without_a_zone_is_in_that_of_the_schedule() -> None:
         ({"task": "t", "calendar": "FREQ=WEEKLY;INTERVAL=2"}, "needs a start"),
         ({"task": "t", "calendar": "FREQ=WEEKLY"}, "has no BYDAY, and so needs a start"),
         ({"task": "t", "calendar": "FREQ=DAILY;BYDAY=XX"}, "no rule of RFC 5545"),
+        ({"task": "t", "calendar": "FREQ=WEEKLY;BYDAY=1MO"}, "BYDAY of .* must have no numbers"),
+        ({"task": "t", "calendar": "FREQ=DAILY;BYDAY=-1FR"}, "BYDAY of .* must have no numbers"),
+        ({"task": "t", "calendar": "FREQ=DAILY;BYHOUR=1;BYHOUR=2"}, "BYHOUR twice"),
+        ({"task": "t", "calendar": "FREQ=YEARLY;BYEASTER=999999"}, "BYEASTER of .* must be from -80 to 250"),
+        (
+            {"task": "t", "calendar": "FREQ=YEARLY;INTERVAL=51", "start": "2026-01-01T00:00:00Z"},
+            "INTERVAL of .* must be at most 50",
+        ),
         ({"task": "t", "every_s": 5, "catch_up": "some"}, "catch_up must be one of"),
         ({"task": "t", "every_s": 5, "hours": 3}, "hours: not an option"),
         ({"task": "t", "every_s": 5, "payload": {}}, "payload does not belong to a schedule of a task"),

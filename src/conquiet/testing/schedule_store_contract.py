@@ -41,6 +41,19 @@ class ScheduleStoreContract(ABC):
         assert (found.planned_ms, found.due_ms) == (now_ms + _HOUR_MS, now_ms + _HOUR_MS)
         assert (found.runs, found.skipped, found.last_id, found.error) == (0, 0, None, None)
 
+    def test_times_that_an_edit_carries_are_kept_until_the_next_one(self) -> None:
+        """So that it neither loses nor adds occurrences."""
+        store = self.make_schedule_store()
+        store.put(replace(_schedule("s", planned_ms=1), carried_ms=(1, 3), carried_until_ms=4), None)
+        _, carrying = store.read("s")
+        assert carrying is not None
+        assert (carrying.carried_ms, carrying.carried_until_ms) == ((1, 3), 4)
+
+        store.put(_schedule("s", planned_ms=5), carrying)
+        _, found = store.read("s")
+        assert found is not None
+        assert (found.carried_ms, found.carried_until_ms) == ((), None)
+
     def test_names_come_in_order_and_many_are_read_at_once(self) -> None:
         """Those that are not there are left out."""
         store = self.make_schedule_store()

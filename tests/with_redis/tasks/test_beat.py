@@ -287,7 +287,7 @@ def test_a_disabled_schedule_waits_and_stays_disabled_when_the_code_is_applied_a
 
 def test_a_schedule_ends_and_can_be_for_once(app: TaskApp) -> None:
     app.schedule("once", "any", at=NOON + HOUR)
-    app.schedule("late", "any", at=NOON - HOUR)
+    app.schedule("late", "any", at=NOON - HOUR, misfire_grace_s=3_600)
     app.schedule("limited", "any", every=HOUR, start=NOON + 2 * HOUR, end=NOON + 3 * HOUR, catch_up="all")
     beat = beat_of(app)
     tick_all(beat)

@@ -93,8 +93,13 @@ def test_a_beat_leads_on_and_enqueues_what_was_due_when_there_is_room_again(app:
     def one(number: int, text: str) -> int:
         return number
 
-    app.schedule("s", "two", at=datetime.now(UTC))
-    app.schedule("message", MessageTarget(kind="stream", name="m", payload={}), at=datetime.now(UTC))
+    app.schedule("s", "two", at=datetime.now(UTC), misfire_grace_s=86_400)
+    app.schedule(
+        "message",
+        MessageTarget(kind="stream", name="m", payload={}),
+        at=datetime.now(UTC),
+        misfire_grace_s=86_400,
+    )
     beat = Beat(app, BeatConfig(name="b", retry_s=0.05))
     beat.apply_declared()
     fill(app.client, lambda number, text: one.enqueue(number, text))  # type: ignore[arg-type]

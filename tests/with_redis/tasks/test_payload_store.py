@@ -534,7 +534,9 @@ def test_a_purge_leaves_the_arguments_of_what_a_beat_has_claimed_and_not_deliver
     with make_app(server_url, engine, store, app.namespace) as writer:
         writer.codec.max_bytes = 1 << 20
         at = datetime.now(UTC) - timedelta(minutes=1)
-        writer.schedules.apply(writer.new_schedule("big", "length", {"text": BIG}, at=at))
+        writer.schedules.apply(
+            writer.new_schedule("big", "length", {"text": BIG}, at=at, misfire_grace_s=86_400)
+        )
     schedules: Any = app.schedules.store
     # As on a cluster, where the script that claims cannot enqueue.
     schedules._is_cluster = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +25,7 @@ _File = Annotated[Path, typer.Argument(help="A file of schedules, TOML or YAML."
 _Version = Annotated[
     int | None, typer.Option("--if-version", help="Only if it is at this version.", metavar="N")
 ]
-_Count = Annotated[int, typer.Argument(help="How many.", min=1, metavar="[N]")]
+_Count = Annotated[int, typer.Argument(help="How many, up to 10,000.", min=1, max=10_000, metavar="[N]")]
 _After = Annotated[
     int | None, typer.Option("--after", help="After this time; else now.", metavar="TIME", parser=parse_time)
 ]
@@ -194,10 +195,18 @@ def _check_arguments(app: TaskApp, schedule: Schedule) -> None:
 
 
 def _apply(schedules: Schedules, schedule: Schedule, version: int | None, *, dry_run: bool) -> dict[str, Any]:
+    from conquiet.tasks import ScheduleChangedError
+
     _, stored = schedules.store.read(schedule.name)
     if dry_run:
-        is_changed = stored is None or schedules.decode(stored) != schedule
         found = 0 if stored is None else stored.version
+        if version is not None and version != found:
+            raise ScheduleChangedError(schedule.name, expected=version, version=found)
+        before = None
+        # One that cannot be read is replaced.
+        with suppress(ValueError):
+            before = None if stored is None else schedules.decode(stored)
+        is_changed = before != schedule
     else:
         found, is_changed = schedules.apply(schedule, version=version)
     outcome = "unchanged" if not is_changed else "created" if stored is None else "changed"

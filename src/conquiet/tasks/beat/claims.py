@@ -95,6 +95,9 @@ class Claims:
     def _prepare(self, stored: StoredSchedule, tick: Tick) -> Claim | Literal["postponed", "not due"]:
         if not stored.version:
             return self._postpone(stored, tick, "read", stored.error or "it cannot be read")
+        if stored.planned_ms is None and stored.due_ms is not None:
+            # By hand: it would be due in each tick, in the place of others.
+            return self._postpone(stored, tick, "read", "it has no planned time: apply it again")
         # Claimed or changed since the tick.
         if stored.planned_ms is None or stored.due_ms is None or stored.due_ms > tick.now_ms:
             return "not due"
@@ -120,6 +123,7 @@ class Claims:
             epoch=tick.epoch,
             version=stored.version,
             planned_ms=planned_ms,
+            created_at_ms=stored.created_at_ms,
             occurrences=[occurrence_of(self._app, schedule, one) for one in planned.enqueued],
             skipped=planned.skipped,
             next_planned_ms=planned.next_planned_ms,

@@ -347,7 +347,8 @@ class MessageSender:
         """
         document = json.loads(delivery.data)
         # Apps of other namespaces may have a schedule of the same name, and send to the same stream.
-        dedupe_id = f"{self._namespace}:{occurrence.id}"
+        # One that was deleted and created again may have the same time once more.
+        dedupe_id = f"{self._namespace}:{occurrence.created_ms}:{occurrence.id}"
         if delivery.kind == "stream":
             writer = StreamWriter(self._client, delivery.name)
             writer.enqueue_once([document["payload"]], dedupe_id=dedupe_id)

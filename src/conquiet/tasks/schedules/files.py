@@ -22,6 +22,8 @@ def load_schedules(path: Path | str) -> list[Schedule]:
         document = _parsed(file)
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"{file} cannot be read: it is nested too deeply") from error
     table = document.get("schedules") if isinstance(document, Mapping) else None
     if not isinstance(table, Mapping) or document.keys() != {"schedules"}:
         raise ValueError(f"{file} must have one table, schedules, with a table for each schedule by its name")
@@ -48,7 +50,9 @@ def _parsed(file: Path) -> Any:
         """Refuses a name that is there twice, of which YAML's own keeps the last."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            names = [self.construct_object(key, deep=True) for key, _ in node.value]
+            # Not of a merge, `<<`, which names of its own replace.
+            keys = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+            names = [self.construct_object(key, deep=True) for key in keys]
             for name in names:
                 if names.count(name) > 1:
                     raise yaml.YAMLError(f"{name!r} is there twice")

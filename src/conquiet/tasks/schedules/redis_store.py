@@ -29,6 +29,8 @@ from conquiet.tasks.scripts import beat as scripts
 #: For so long after the last occurrence a queue on a cluster remembers which one it was.
 _MARK_MS = 30 * 86_400_000
 _OVERDUE_MS = 60_000
+#: Of a number that a script reads as we do.
+_MOST_DIGITS = 15
 _PAGE = 1_000
 #: Each has an envelope.
 _PENDING_PAGE = 100
@@ -59,8 +61,9 @@ class RedisScheduleStore:
             self._keys,
             changed.name,
             changed.definition,
-            seen=(version, None if seen is None else seen.planned_ms),
+            seen=(0, None, None) if seen is None else (version, seen.planned_ms, seen.created_at_ms),
             planned=planned,
+            carried=(changed.carried_ms, changed.carried_until_ms),
             is_enabled=changed.is_enabled,
         )
         if not is_written:
@@ -132,6 +135,7 @@ class RedisScheduleStore:
                 claim.epoch,
                 claim.version,
                 claim.planned_ms,
+                claim.created_at_ms,
                 claim.next_planned_ms,
                 claim.next_due_ms,
                 claim.skipped,
@@ -237,11 +241,13 @@ def _stored(name: str, due_ms: int | None, fields: dict[str, bytes]) -> StoredSc
         return None
 
     def number(field: str) -> int | None:
-        return int(float(fields[field])) if field in fields else None
+        return _whole(fields.get(field, b""))
 
     def text(field: str) -> str | None:
         return as_text(fields[field]) if field in fields else None
 
+    times = [_whole(one) for one in fields.get("carried", b"").split()]
+    carried = tuple(one for one in times if one is not None)
     return StoredSchedule(
         name=name,
         definition=fields["definition"],
@@ -250,6 +256,8 @@ def _stored(name: str, due_ms: int | None, fields: dict[str, bytes]) -> StoredSc
         planned_ms=number("planned"),
         due_ms=due_ms,
         planned_due_ms=number("plannedDue"),
+        carried_ms=carried,
+        carried_until_ms=number("carriedUntil") if carried else None,
         runs=number("runs") or 0,
         skipped=number("skipped") or 0,
         last_planned_ms=number("lastPlanned"),
@@ -261,3 +269,11 @@ def _stored(name: str, due_ms: int | None, fields: dict[str, bytes]) -> StoredSc
         created_at_ms=number("createdAtMs"),
         updated_at_ms=number("updatedAtMs"),
     )
+
+
+def _whole(value: bytes) -> int | None:
+    """A number as the scripts write it; `None` for what somebody else has put in its place."""
+    if not value.removeprefix(b"-").isdigit() or len(value) > _MOST_DIGITS:
+        return None
+    number = int(value)
+    return number if str(number).encode() == value else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Any, Literal, Self, TypedDict, get_args
 
 from conquiet.arguments import check_name, check_positive_seconds
 from conquiet.tasks.schedules.target import TARGET_KEYS, Target, target_of
-from conquiet.tasks.schedules.timing import At, Calendar, Cron, Every, Timing, milliseconds_of, zone
+from conquiet.tasks.schedules.timing import At, Calendar, Carried, Cron, Every, Timing, milliseconds_of, zone
 
 CatchUp = Literal["all", "last", "none"]
 
@@ -187,6 +188,12 @@ class Schedule:
         if self.at is not None:
             return At(milliseconds_of(self.at))
         return Calendar(self.calendar or "", self.tz, start_ms)
+
+    def carrying(self, times: tuple[int, ...], until_ms: int) -> Self:
+        """The same with these planned times alone up to an edit of its times."""
+        carrying = copy(self)
+        carrying.__dict__["timing"] = Carried(times, until_ms, self.timing)
+        return carrying
 
     def next_after(self, moment_ms: int) -> int | None:
         """The planned time of the first occurrence after this time; `None` if there is none."""

@@ -14,6 +14,7 @@ from conquiet.queue.connection import Client
 from conquiet.tasks import clock
 from conquiet.tasks.codec import EnvelopeCodec
 from conquiet.tasks.envelope import ENCRYPTION_KEY, TaskEnvelope
+from conquiet.tasks.schedules.edits import edited
 from conquiet.tasks.schedules.errors import ScheduleChangedError, UnknownScheduleError
 from conquiet.tasks.schedules.redis_store import RedisScheduleStore
 from conquiet.tasks.schedules.schedule import Schedule
@@ -88,9 +89,10 @@ class Schedules:
     def apply(self, schedule: Schedule, *, version: int | None = None) -> tuple[int, bool]:
         """Write a schedule, new or changed; returns its version, and whether anything had to be written.
 
-        If only its target changes, its next occurrence stays as it was planned. With another time the next
-        one is the first after now, or one before that is not enqueued yet and is an occurrence still; never
-        one that was enqueued before. One that was disabled stays so, unless `enabled` itself changes.
+        If only its target changes, its next occurrence stays as it was planned. With another time those that
+        have come and are not enqueued yet stay if they are occurrences still, and the next one is the first
+        after now; never one that was enqueued before. One that was disabled stays so, unless `enabled` itself
+        changes.
 
         Args:
             version: change this version alone, 0 for a new one; without, whatever is there.
@@ -111,7 +113,7 @@ class Schedules:
                 before = None if seen is None else self.decode(seen)
             if seen is not None and before == schedule and self._has_active_keys(seen):
                 return found, False
-            changed = _changed(schedule, definition, now_ms, seen, before)
+            changed = edited(schedule, definition, now_ms, seen, before)
             try:
                 return self.store.put(changed, seen), True
             except ScheduleChangedError as error:
@@ -161,7 +163,14 @@ class Schedules:
                 schedule = self.decode(seen)
                 planned_ms = schedule.next_after(max(now_ms, seen.last_planned_ms or 0))
                 due_ms = None if planned_ms is None else schedule.due_ms(planned_ms)
-            changed = replace(seen, is_enabled=is_enabled, planned_ms=planned_ms, due_ms=due_ms)
+            changed = replace(
+                seen,
+                is_enabled=is_enabled,
+                planned_ms=planned_ms,
+                due_ms=due_ms,
+                carried_ms=(),
+                carried_until_ms=None,
+            )
             try:
                 return self.store.put(changed, seen)
             except ScheduleChangedError:
@@ -204,7 +213,10 @@ class Schedules:
         envelope = self._app.codec.decode(stored.definition)
         if envelope.name != DEFINITION or envelope.id != _definition_id(stored.name):
             raise ValueError(f"schedule {stored.name!r}: its definition is of {envelope.name} {envelope.id}")
-        return Schedule.of_document(stored.name, envelope.args)
+        schedule = Schedule.of_document(stored.name, envelope.args)
+        if stored.carried_until_ms is None:
+            return schedule
+        return schedule.carrying(stored.carried_ms, stored.carried_until_ms)
 
     def _has_active_keys(self, stored: StoredSchedule) -> bool:
         """Not after a key was replaced: it is written again before the old one is removed."""
@@ -233,51 +245,5 @@ def next_occurrences(schedule: Schedule, count: int, after_ms: int | None = None
     return list(zip(times, accumulate(map(schedule.due_ms, times), max), strict=True))
 
 
-#: What says when a schedule is due.
-_TIMES = ("cron", "every", "at", "calendar", "tz", "start", "end", "jitter_s")
-
-
 def _definition_id(name: str) -> str:
     return f"schedule:{name}"
-
-
-def _is_due_still(schedule: Schedule, planned_ms: int | None, now_ms: int) -> bool:
-    """Whether its time has come, as of one that waits for its jitter, and is an occurrence as before."""
-    if planned_ms is None or planned_ms > now_ms:
-        return False
-    return schedule.next_after(planned_ms - 1) == planned_ms
-
-
-def _changed(
-    schedule: Schedule,
-    definition: bytes,
-    now_ms: int,
-    seen: StoredSchedule | None,
-    before: Schedule | None,
-) -> StoredSchedule:
-    is_enabled = schedule.enabled
-    # One that cannot be read, as after its key was removed, may have been disabled by hand.
-    if seen is not None and (before is None or before.enabled == schedule.enabled):
-        is_enabled = seen.is_enabled
-    planned_ms: int | None = None
-    has_same_times = all(getattr(before, name, None) == getattr(schedule, name) for name in _TIMES)
-    is_kept = seen is not None and (
-        (seen.is_enabled and before is not None and has_same_times)
-        or _is_due_still(schedule, seen.planned_ms, now_ms)
-    )
-    if is_enabled and seen is not None and is_kept:
-        planned_ms = seen.planned_ms
-    elif is_enabled:
-        last_ms = 0 if seen is None else seen.last_planned_ms or 0
-        planned_ms = schedule.next_after(max(now_ms, last_ms))
-        if seen is None and schedule.at is not None and planned_ms is None:
-            # Once, and late: its catch-up decides.
-            planned_ms = schedule.next_after(0)
-    return StoredSchedule(
-        name=schedule.name,
-        definition=definition,
-        version=0,
-        is_enabled=is_enabled,
-        planned_ms=planned_ms,
-        due_ms=None if planned_ms is None else schedule.due_ms(planned_ms),
-    )

@@ -24,6 +24,9 @@ class StoredSchedule:
     due_ms: int | None = None
     #: When it was due before it was postponed; `None` of a store that does not keep it.
     planned_due_ms: int | None = None
+    #: Planned times from before its last edit that are occurrences still, and when that edit was, ms.
+    carried_ms: tuple[int, ...] = ()
+    carried_until_ms: int | None = None
     runs: int = 0
     skipped: int = 0
     last_planned_ms: int | None = None
@@ -87,6 +90,8 @@ class Claim:
     #: Both as the caller has read them: if they are others now, nothing is claimed.
     version: int
     planned_ms: int
+    #: As the caller has read it: one that was deleted and created again may have the same version.
+    created_at_ms: int | None = None
     occurrences: Sequence[Occurrence]
     skipped: int
     #: `None`: there is no next one.
@@ -171,11 +176,11 @@ class ScheduleStore(Protocol):
     """
 
     def put(self, changed: StoredSchedule, seen: StoredSchedule | None) -> int:
-        """Write definition, `is_enabled` and next planned time, and return the version; the rest stays.
+        """Write definition, `is_enabled`, planned and carried times, and return the version; the rest stays.
 
         Raises:
-            ScheduleChangedError: version or planned time are not those of `seen`; or it is there, and was not
-                seen.
+            ScheduleChangedError: version, planned time or creation are not those of `seen`; or it is there,
+                and was not seen.
         """
 
     def read(self, name: str) -> tuple[int, StoredSchedule | None]:

@@ -27,10 +27,14 @@ _RANGES = {
     "BYYEARDAY": (-366, 366),
     "BYWEEKNO": (-53, 53),
     "BYSETPOS": (-366, 366),
+    # Days from Easter Sunday that are in its year.
+    "BYEASTER": (-80, 250),
     "BYHOUR": (0, 23),
     "BYMINUTE": (0, 59),
     "BYSECOND": (0, 59),
 }
+#: Of each frequency the largest INTERVAL: 50 years.
+_LONGEST_INTERVALS = {"DAILY": 18_262, "WEEKLY": 2_608, "MONTHLY": 600, "YEARLY": 50}
 #: A rule that has no time for so long has none: a 29 February that is a Monday comes within 40 years.
 _LONGEST_PAUSE = timedelta(days=50 * 366)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -156,7 +160,7 @@ class Calendar:
         except (ValueError, TypeError) as error:
             raise ValueError(f"calendar {self.rule!r} is no rule of RFC 5545: {error}") from error
         if first is None:
-            raise ValueError(f"calendar {self.rule!r} is never due")
+            raise ValueError(f"calendar {self.rule!r} is never due in the next 50 years")
 
     def next_after(self, moment_ms: int) -> int | None:
         """As `Timing.next_after`."""
@@ -184,27 +188,46 @@ class Calendar:
         return {}
 
     def _first_after(self, moments: Iterator[datetime], moment_ms: int) -> int | None:
-        tz = zone(self.tz)
-        times = (milliseconds_of(_existing(moment, tz)) for moment in moments)
-        return next((one for one in times if one > moment_ms), None)
+        for found in moments:
+            moment = _existing(found, zone(self.tz))
+            if self._begins_with_start and milliseconds_of(moment) < (self.start_ms or 0):
+                # It starts in an hour that is there twice, the second time.
+                moment = moment.replace(fold=1)
+            found_ms = milliseconds_of(moment)
+            if found_ms > moment_ms:
+                return found_ms
+        return None
 
     def _check_numbers(self) -> None:
         """Refuse numbers with which dateutil would search for ever, or take another rule for this one."""
         for name in _COUNTED:
             if name in self._parts and not (self._parts[name].isdecimal() and int(self._parts[name])):
                 raise ValueError(f"{name} of calendar {self.rule!r} must be a whole number above 0")
+        if int(self._parts.get("INTERVAL", 1)) > (most := _LONGEST_INTERVALS[self._parts["FREQ"]]):
+            raise ValueError(f"INTERVAL of calendar {self.rule!r} must be at most {most}: 50 years")
+        numbered = any(character.isdecimal() for character in self._parts.get("BYDAY", ""))
+        if numbered and self._parts["FREQ"] in ("DAILY", "WEEKLY"):
+            raise ValueError(
+                f"BYDAY of calendar {self.rule!r} must have no numbers: those are of MONTHLY or YEARLY"
+            )
         for name, (least, most) in _RANGES.items():
+            has_zero = least == 0 or name == "BYEASTER"
             for text in self._parts[name].split(",") if name in self._parts else ():
                 number = int(text) if text.strip().lstrip("+-").isdecimal() else None
-                if number is None or not least <= number <= most or (number == 0 and least != 0):
-                    without = " without 0" if least < 0 else ""
+                if number is None or not least <= number <= most or (number == 0 and not has_zero):
+                    without = "" if has_zero else " without 0"
                     allowed = f"from {least} to {most}{without}"
                     raise ValueError(f"{name} of calendar {self.rule!r} must be {allowed}, got {text!r}")
 
     @cached_property
     def _parts(self) -> dict[str, str]:
-        pairs = (part.partition("=") for part in self.rule.upper().removeprefix("RRULE:").split(";"))
-        return {name.strip(): value.strip() for name, _, value in pairs}
+        parts: dict[str, str] = {}
+        for part in self.rule.upper().removeprefix("RRULE:").split(";"):
+            name, _, value = part.partition("=")
+            if name.strip() in parts:
+                raise ValueError(f"calendar {self.rule!r} has {name.strip()} twice: give one, as 1,2")
+            parts[name.strip()] = value.strip()
+        return parts
 
     @cached_property
     def _is_counted(self) -> bool:
@@ -214,14 +237,20 @@ class Calendar:
     def _has_day(self) -> bool:
         return self._parts["FREQ"] == "DAILY" or any(name in self._parts for name in _DAYS)
 
+    @cached_property
+    def _begins_with_start(self) -> bool:
+        return self.start_ms is not None and (self._is_counted or not self._has_day)
+
     def _moments(self, after: datetime, *, is_without_count: bool = False) -> Iterator[datetime]:
         parts = dict(self._parts)
         if is_without_count:
             parts.pop("COUNT", None)
         if self._has_day:
             parts = {"BYHOUR": "0", "BYMINUTE": "0", "BYSECOND": "0", **parts}
-        if self.start_ms is not None and (self._is_counted or not self._has_day):
-            first = datetime_of(self.start_ms).astimezone(zone(self.tz)).replace(tzinfo=None, microsecond=0)
+        if self._begins_with_start:
+            # A whole second, and not before the start: there it would not be due, and be counted.
+            second_ms = -(-(self.start_ms or 0) // 1000) * 1000
+            first = datetime_of(second_ms).astimezone(zone(self.tz)).replace(tzinfo=None)
         else:
             # Any first day of a month, or of a year, gives the same times, and a near one gives them sooner.
             first = datetime(after.year - 1, 1, 1)
@@ -235,6 +264,20 @@ class Calendar:
             parts["UNTIL"] = f"{max(after, first) + _LONGEST_PAUSE:%Y%m%dT%H%M%S}"
         rule = ";".join(f"{name}={value}" for name, value in parts.items())
         return iter(rrulestr(rule, dtstart=first).xafter(after))
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Up to an edit the times that were missed before it and are of both the old and the new timing."""
+
+    times: tuple[int, ...]
+    until_ms: int
+    timing: Timing
+
+    def next_after(self, moment_ms: int) -> int | None:
+        """As `Timing.next_after`."""
+        carried = next((one for one in self.times if one > moment_ms), None)
+        return self.timing.next_after(max(moment_ms, self.until_ms)) if carried is None else carried
 
 
 def zone(name: str) -> ZoneInfo:

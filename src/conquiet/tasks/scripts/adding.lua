@@ -26,8 +26,12 @@ local function change(id, name, kind, ms, facts)
 end
 
 -- Adds events to the feed, one entry each, so that their number bounds the memory. The feed expires a minute after the
--- last one.
+-- last one. Returns the error if there is one, and raises none: what the events are about is written, and an error would have
+-- the caller do it once more.
 local function publish(feed, changes)
-  for _, one in ipairs(changes) do redis.call('XADD', feed, 'MAXLEN', '~', FEED_LENGTH, '*', 'data', one) end
-  redis.call('PEXPIRE', feed, 60000)
+  for _, one in ipairs(changes) do
+    local reply = redis.pcall('XADD', feed, 'MAXLEN', '~', FEED_LENGTH, '*', 'data', one)
+    if type(reply) == 'table' and reply.err then return reply.err end
+  end
+  redis.pcall('PEXPIRE', feed, 60000)
 end

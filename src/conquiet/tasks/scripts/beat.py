@@ -55,6 +55,7 @@ class ClaimCall(NamedTuple):
     epoch: int
     version: int
     planned_ms: int
+    created_ms: int | None
     next_planned_ms: int | None
     next_due_ms: int | None
     skipped: int
@@ -70,7 +71,7 @@ def tick(
         reply = script("beat_tick").run(client, [keys.meta, keys.due, keys.outbox], arguments)
     now_ms, found, leader, due, next_due, items, since = reply
     names = [as_text(name) for name in due]
-    return Ticked(now_ms, found, as_text(leader), names, int(float(next_due)), items, int(float(since)))
+    return Ticked(now_ms, found, as_text(leader), names, _milliseconds(next_due), items, _milliseconds(since))
 
 
 def release(client: Client, keys: BeatKeys, epoch: int) -> bool:
@@ -85,15 +86,18 @@ def put(
     name: str,
     definition: bytes,
     *,
-    seen: tuple[int, int | None],
+    seen: tuple[int, int | None, int | None],
     planned: tuple[int, int] | None,
+    carried: tuple[Sequence[int], int | None],
     is_enabled: bool,
 ) -> tuple[bool, int]:
-    """Write a schedule whose version and planned time are as seen; returns whether, and its version."""
-    version, planned_before = seen
+    """Write a schedule that is as seen: version, planned time, creation; returns whether, and its version."""
+    version, planned_before, created = seen
     next_planned, due = planned or ("", 0)
-    before = "" if planned_before is None else planned_before
-    arguments = (clock.for_scripts(), name, version, before, definition, next_planned, due, int(is_enabled))
+    times, until = carried
+    arguments: list[Argument] = [clock.for_scripts(), name, version, _or_empty(planned_before), definition]
+    arguments += [next_planned, due, int(is_enabled), " ".join(map(str, times)), _or_empty(until)]
+    arguments.append(_or_empty(created))
     with visible_errors("write schedule", stream=keys.schedule(name), group=None):
         reply = script("beat_put").run(client, [keys.names, keys.due, keys.schedule(name)], arguments)
     return bool(reply[0]), int(reply[1])
@@ -114,7 +118,7 @@ def read_all(
                 raise reply
             now_ms, due, fields = reply
             values = {as_text(name): value for name, value in zip(fields[::2], fields[1::2], strict=True)}
-            found.append((now_ms, int(float(due)) if due else None, values))
+            found.append((now_ms, _milliseconds(due) if due else None, values))
     return found
 
 
@@ -144,9 +148,9 @@ def claim_all(client: Client, keys: BeatKeys, calls: Sequence[ClaimCall]) -> lis
 
 def _claim_call(keys: BeatKeys, call: ClaimCall) -> Call:
     used = [keys.meta, keys.due, keys.schedule(call.name), keys.history(call.name), keys.outbox]
-    next_planned: Argument = "" if call.next_planned_ms is None else call.next_planned_ms
     arguments: list[Argument] = [clock.for_scripts(), call.name, call.epoch, call.version, call.planned_ms]
-    arguments += [next_planned, call.next_due_ms or 0, call.skipped, len(call.occurrences)]
+    arguments += [_or_empty(call.created_ms), _or_empty(call.next_planned_ms), call.next_due_ms or 0]
+    arguments += [call.skipped, len(call.occurrences)]
     for one in call.occurrences:
         values: Sequence[Argument] = one.item
         if one.task is not None:
@@ -174,3 +178,15 @@ def stats(client: Client, keys: BeatKeys, overdue_ms: int) -> list[Any]:
     with visible_errors("count schedules", stream=keys.prefix, group=None):
         reply: list[Any] = script("beat_stats").run(client, used, (clock.for_scripts(), overdue_ms))
     return reply
+
+
+def _or_empty(number: int | None) -> Argument:
+    return "" if number is None else number
+
+
+def _milliseconds(score: bytes | str) -> int:
+    """Of a time that somebody may have written by hand: it may be infinite, or no number."""
+    try:
+        return round(min(max(float(score), -1.0), 1e15))
+    except ValueError:
+        return 0

@@ -5,8 +5,9 @@
 --
 -- Returns {1, its version}, or {0, its version} if that is another one, or 0 if there is none.
 
-local version = tonumber(redis.call('HGET', KEYS[3], 'version')) or 0
-if version == 0 or (ARGV[2] ~= '' and version ~= tonumber(ARGV[2])) then return {0, version} end
+local found = redis.call('HGET', KEYS[3], 'version')
+local version = tonumber(whole(found)) or 0
+if not found or (ARGV[2] ~= '' and version ~= tonumber(ARGV[2])) then return {0, version} end
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[1], ARGV[1])
 -- One by one: a user may have each right in a selector of its own.

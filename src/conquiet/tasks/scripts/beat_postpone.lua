@@ -16,11 +16,11 @@ if found.err then
   redis.call('ZADD', KEYS[2], now + (tonumber(ARGV[5]) or 0), ARGV[2])
   return 1
 end
-if (found[1] or '') ~= ARGV[4] then return 0 end
+if whole(found[1]) ~= ARGV[4] then return 0 end
 -- A full server refuses ZADD only as the first write of a script.
 redis.call('ZREM', KEYS[2], ARGV[5] == '' and '' or ARGV[2])
--- Without a planned time somebody has written it by hand: it is no schedule.
-if found[2] and ARGV[5] ~= '' then redis.call('ZADD', KEYS[2], now + ARGV[5], ARGV[2]) end
+-- Without a planned time somebody has written it by hand: it is due again when it is applied.
+if whole(found[2]) ~= '' and ARGV[5] ~= '' then redis.call('ZADD', KEYS[2], now + ARGV[5], ARGV[2]) end
 if found[1] and ARGV[6] == '' then
   redis.call('HDEL', KEYS[3], 'error', 'errorAtMs')
 elseif found[1] then

@@ -9,6 +9,12 @@ local function now_ms(given)
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
+-- A whole number as scripts write it; '' for what somebody else has put in its place, or nothing.
+local function whole(text)
+  local number = tonumber(text or '')
+  return number and string.format('%.0f', number) == text and text or ''
+end
+
 -- Adds an entry to the stream of a priority. Returns its id, and the time until which events are to be written, ms, or nil.
 local function add(meta, stream, priority, data)
   local listened = begin_priority(meta, stream, priority)

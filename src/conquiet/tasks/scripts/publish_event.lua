@@ -6,5 +6,7 @@
 
 local now = now_ms(ARGV[1])
 if not is_listened(redis.call('HGET', KEYS[1], 'listened'), now) then return 0 end
-publish(KEYS[2], {change(ARGV[2], ARGV[3], ARGV[4], now, ARGV[5])})
+local problem = publish(KEYS[2], {change(ARGV[2], ARGV[3], ARGV[4], now, ARGV[5])})
+-- Nothing else was written.
+if problem then return redis.error_reply(problem) end
 return 1

@@ -1,0 +1,125 @@
+"""What an edit makes of a schedule: which occurrences that have come it keeps, and which one is next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from conquiet.tasks.schedules.schedule import Schedule
+from conquiet.tasks.schedules.store import StoredSchedule
+from conquiet.tasks.schedules.timing import milliseconds_of
+
+#: What says when a schedule is due.
+_TIMES = ("cron", "every", "at", "calendar", "tz", "start", "end", "jitter_s")
+#: Occurrences that have come and are looked at: all since the first, or since the earliest of these times
+#: ago from which there are not more.
+_MOST_CARRIED = 1_000
+_SPANS_MS = tuple(minutes * 60_000 for minutes in (527_040, 46_080, 1_440, 60, 10))
+
+
+class _Next(NamedTuple):
+    """The next occurrence; those that are carried begin with it."""
+
+    planned_ms: int | None = None
+    due_ms: int | None = None
+    carried_ms: tuple[int, ...] = ()
+    carried_until_ms: int | None = None
+
+
+def edited(
+    schedule: Schedule,
+    definition: bytes,
+    now_ms: int,
+    seen: StoredSchedule | None,
+    before: Schedule | None,
+) -> StoredSchedule:
+    """A schedule as it is written, new or changed.
+
+    Args:
+        seen: as it is kept; `None` if it is new.
+        before: the definition of that; `None` if it cannot be read.
+    """
+    is_enabled = schedule.enabled
+    # One that cannot be read, as after its key was removed, may have been disabled by hand.
+    if seen is not None and (before is None or before.enabled == schedule.enabled):
+        is_enabled = seen.is_enabled
+    following = _next(schedule, now_ms, seen, before) if is_enabled else _Next()
+    return StoredSchedule(
+        name=schedule.name,
+        definition=definition,
+        version=0,
+        is_enabled=is_enabled,
+        **following._asdict(),
+    )
+
+
+def _next(schedule: Schedule, now_ms: int, seen: StoredSchedule | None, before: Schedule | None) -> _Next:
+    is_readable = seen is not None and seen.is_enabled and before is not None
+    if seen is not None and is_readable and _has_same_times(before, schedule):
+        # Not by its own jitter: it may wait for those before it.
+        due_ms = seen.planned_due_ms
+        if due_ms is None and seen.planned_ms is not None:
+            due_ms = schedule.due_ms(seen.planned_ms)
+        return _Next(seen.planned_ms, due_ms, seen.carried_ms, seen.carried_until_ms)
+    if seen is not None and (carried := _carried(schedule, now_ms, seen, before)):
+        due_ms = _due_of_carried(schedule, carried, now_ms, seen, before)
+        return _Next(carried[0], due_ms, carried, now_ms)
+    last_ms = None if seen is None else seen.last_planned_ms
+    planned_ms = schedule.next_after(now_ms if last_ms is None else max(now_ms, last_ms))
+    if planned_ms is None and (seen is None or is_readable):
+        planned_ms = _recent_at(schedule, now_ms, last_ms)
+    return _Next(planned_ms, None if planned_ms is None else schedule.due_ms(planned_ms))
+
+
+def _has_same_times(before: Schedule | None, schedule: Schedule) -> bool:
+    return all(getattr(before, name, None) == getattr(schedule, name) for name in _TIMES)
+
+
+def _recent_at(schedule: Schedule, now_ms: int, last_ms: int | None) -> int | None:
+    """A single time that is over, within its grace.
+
+    Not a longer time ago: nobody has missed it, and it may be one that ran and was deleted since.
+    """
+    if schedule.at is None:
+        return None
+    at_ms = milliseconds_of(schedule.at)
+    is_recent = now_ms - schedule.due_ms(at_ms) <= schedule.misfire_grace_s * 1000
+    return at_ms if is_recent and (last_ms is None or at_ms > last_ms) else None
+
+
+def _carried(
+    schedule: Schedule, now_ms: int, seen: StoredSchedule, before: Schedule | None
+) -> tuple[int, ...]:
+    """Planned times that have come, are not enqueued, and are occurrences before the edit and after it."""
+    if seen.planned_ms is None or seen.planned_ms > now_ms:
+        return ()
+    come = [seen.planned_ms] if before is None else _come(before, seen.planned_ms, now_ms)
+    return tuple(one for one in come if schedule.next_after(one - 1) == one)
+
+
+def _come(before: Schedule, planned_ms: int, now_ms: int) -> list[int]:
+    come: list[int] = []
+    for begin_ms in (planned_ms, *(max(planned_ms, now_ms - span) for span in _SPANS_MS)):
+        come = list(islice(_between(before, begin_ms, now_ms), _MOST_CARRIED + 1))
+        if len(come) <= _MOST_CARRIED:
+            break
+    return come
+
+
+def _between(schedule: Schedule, first_ms: int, last_ms: int) -> Iterator[int]:
+    found = schedule.next_after(first_ms - 1)
+    while found is not None and found <= last_ms:
+        yield found
+        found = schedule.next_after(found)
+
+
+def _due_of_carried(
+    schedule: Schedule, carried: tuple[int, ...], now_ms: int, seen: StoredSchedule, before: Schedule | None
+) -> int:
+    """When the first is due: what waits for its jitter does not become late by the edit."""
+    due_before = [(before or schedule).due_ms(one) for one in carried]
+    if carried[0] == seen.planned_ms and seen.planned_due_ms is not None:
+        due_before[0] = seen.planned_due_ms
+    earliest = now_ms if max(due_before) > now_ms else due_before[0]
+    return max(earliest, schedule.due_ms(carried[0]))
