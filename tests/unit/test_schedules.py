@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSim
+from dateutil.rrule import rrulestr
 
 from conquiet.tasks import MessageTarget, Schedule, TaskTarget
 from conquiet.tasks.schedules import timing as timing_module
@@ -354,10 +355,12 @@ OFFICE_HOURS = "FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR;BYHOUR=1,2,3,9,17;BYMINUTE=0,15,
 
 def test_a_calendar_that_is_asked_for_one_time_after_the_other_searches_once(monkeypatch) -> None:
     calendar, begun = Calendar(OFFICE_HOURS, BERLIN), []
-    parse = timing_module.rrulestr
-    monkeypatch.setattr(
-        timing_module, "rrulestr", lambda *rule, **begin: begun.append(1) or parse(*rule, **begin)
-    )
+
+    def parse(*rule: Any, **begin: Any) -> Any:
+        begun.append(rule)
+        return rrulestr(*rule, **begin)
+
+    monkeypatch.setattr(timing_module, "rrulestr", parse)
     moment = milliseconds_of(datetime(2026, 1, 1, tzinfo=UTC))
     for _ in range(1_000):
         moment = calendar.next_after(moment) or 0
