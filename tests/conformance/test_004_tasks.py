@@ -17,8 +17,8 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from conquiet.settings import Settings
 from conquiet.tasks import (
     Beat,
-    BeatConfig,
     BeatCollector,
+    BeatConfig,
     TaskApp,
     TaskCollector,
     TaskContext,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conquiet.tasks import MessageTarget, TaskApp, clock
+from conquiet.tasks.schedules import CatchUp
 from conquiet.tasks.schedules.store import Claim
 from tests.with_redis.tasks.beats import (
     HOUR,
@@ -52,7 +53,7 @@ def test_after_an_outage_an_edit_keeps_what_is_of_both_times(app: TaskApp) -> No
 
 @pytest.mark.parametrize(("catch_up", "expected"), [("all", (1, 2)), ("last", (2,)), ("none", ())])
 def test_after_an_outage_an_edit_adds_nothing_that_was_not_missed(
-    app: TaskApp, catch_up: str, expected: tuple[int, ...]
+    app: TaskApp, catch_up: CatchUp, expected: tuple[int, ...]
 ) -> None:
     put(app, cron="0 * * * *", catch_up=catch_up)
     set_clock(NOON + 2 * HOUR + 10 * MINUTE)
@@ -69,7 +70,7 @@ def test_after_an_outage_an_edit_adds_nothing_that_was_not_missed(
 @pytest.mark.parametrize("catch_up", ["none", "last"])
 @pytest.mark.parametrize("every", [HOUR, MINUTE])
 def test_an_occurrence_that_waits_for_its_jitter_is_not_late_by_an_edit_without_it(
-    app: TaskApp, catch_up: str, every: timedelta
+    app: TaskApp, catch_up: CatchUp, every: timedelta
 ) -> None:
     schedule = app.new_schedule("s", "any", every=HOUR, jitter_s=3000, catch_up=catch_up)
     app.schedules.apply(schedule)
