@@ -108,7 +108,7 @@ def test_names_without_a_planned_time_do_not_fill_the_page_of_what_is_due(app: T
     tick_all(beat)
 
     assert queued(app) == [planned(NOON + HOUR)]
-    assert "apply it again" in str(app.schedules.get("z1").stored.error)
+    assert "disable and enable it" in str(app.schedules.get("z1").stored.error)
 
 
 @pytest.mark.parametrize(("score", "meta"), [("inf", {}), ("1", {"sinceMs": "x"})])

@@ -430,3 +430,21 @@ def test_of_a_schedule_that_was_created_again_only_what_the_deleted_one_left_is_
         round((NOON + 3 * HOUR).timestamp() * 1000)
     ]
     assert "TopicError" in (app.schedules.get("bad").stored.error or "")
+
+
+def test_nothing_of_a_schedule_passes_an_item_that_only_a_later_version_can_read(app: TaskApp) -> None:
+    clustered(app, "a")
+    beat = beat_of(app, "b")
+    outbox, queue = BeatKeys(app.namespace).outbox, app.keys("of-a").streams[5]
+    app.client.xadd(outbox, {"schedule": "a", "kind": "task", "priority": "high"})
+    set_clock(NOON + HOUR)
+    tick_all(beat)
+    assert (app.client.xlen(outbox), app.client.xlen(queue)) == (2, 0)
+
+    # As the later version does when it has delivered it.
+    [(first, _), _] = app.client.xrange(outbox)  # type: ignore[misc]
+    app.client.xdel(outbox, first)
+    set_clock(NOON + HOUR + RETRY)
+    tick_all(beat)
+
+    assert (app.client.xlen(outbox), app.client.xlen(queue)) == (0, 1)

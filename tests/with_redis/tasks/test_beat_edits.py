@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conquiet.tasks import MessageTarget, TaskApp, clock
+from conquiet.tasks.keys import BeatKeys
 from conquiet.tasks.schedules import CatchUp
 from conquiet.tasks.schedules.store import Claim
 from tests.with_redis.tasks.beats import (
@@ -82,6 +83,40 @@ def test_an_occurrence_that_waits_for_its_jitter_is_not_late_by_an_edit_without_
 
     assert queued(app) == hours(1)
     assert app.schedules.get("s").next_at == (NOON + 2 * HOUR if every == HOUR else now + MINUTE)
+
+
+@pytest.mark.parametrize("catch_up", ["none", "last"])
+def test_what_is_late_stays_late_by_an_edit_while_the_last_one_waits_for_its_jitter(
+    app: TaskApp, catch_up: CatchUp
+) -> None:
+    put(app, every=60, jitter_s=50, catch_up=catch_up)
+    set_clock(NOON + 5 * HOUR)
+    put(app, every=60, jitter_s=49, catch_up=catch_up)
+    tick_all(beat_of(app))
+
+    # Those within the grace of a minute.
+    assert 0 < len(queued(app)) <= 3
+
+
+def test_what_was_missed_is_caught_up_also_if_the_definition_of_before_cannot_be_read(app: TaskApp) -> None:
+    put(app, cron="0 * * * *", catch_up="all")
+    app.client.hset(BeatKeys(app.namespace).schedule("s"), "definition", b"unreadable")
+    set_clock(NOON + 3 * HOUR)
+    put(app, cron="0 * * * *", catch_up="all")
+    tick_all(beat_of(app))
+
+    assert queued(app) == hours(1, 2, 3)
+
+
+@pytest.mark.parametrize("planned_ms", ["abc", "1800000000000000", "inf", "-0", ""])
+def test_a_planned_time_that_somebody_has_changed_is_made_anew_by_an_edit(
+    app: TaskApp, planned_ms: str
+) -> None:
+    put(app, every=HOUR)
+    app.client.hset(BeatKeys(app.namespace).schedule("s"), "planned", planned_ms)
+    app.schedules.apply(app.new_schedule("s", "any", {"a": 1}, every=HOUR))
+
+    assert app.schedules.get("s").next_at == NOON + HOUR
 
 
 def test_an_edit_of_the_target_leaves_when_an_occurrence_is_due(app: TaskApp) -> None:

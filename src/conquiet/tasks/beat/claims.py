@@ -97,7 +97,7 @@ class Claims:
             return self._postpone(stored, tick, "read", stored.error or "it cannot be read")
         if stored.planned_ms is None and stored.due_ms is not None:
             # By hand: it would be due in each tick, in the place of others.
-            return self._postpone(stored, tick, "read", "it has no planned time: apply it again")
+            return self._postpone(stored, tick, "read", "it has no planned time: disable and enable it")
         # Claimed or changed since the tick.
         if stored.planned_ms is None or stored.due_ms is None or stored.due_ms > tick.now_ms:
             return "not due"

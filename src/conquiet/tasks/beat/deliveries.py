@@ -198,7 +198,7 @@ class Deliveries:
         for one in pending:
             last, route = one.item_id, route_of(one)
             # In order: the mark of a later one would say of this that it was enqueued.
-            if route not in self._held:
+            if not self._is_held(route):
                 server = self._server(one.delivery)
                 error = self._try(one, server, silent)
                 if error is None:
@@ -206,7 +206,7 @@ class Deliveries:
                 else:
                     failed[one.schedule] = error
                     self._hold(one, server, error)
-            if route in self._held:
+            if self._is_held(route):
                 self._seen[route] += 1
             if monotonic() - begun > self._longest_s:
                 break
@@ -221,6 +221,10 @@ class Deliveries:
         recovered -= waiting
         self._failing = (self._failing | failed.keys()) - recovered
         return Delivered(count=len(done), failed=failed, recovered=recovered)
+
+    def _is_held(self, route: _Route) -> bool:
+        # Where one that cannot be read goes is not known: it may be there.
+        return route in self._held or _Route(route.schedule, "") in self._held
 
     def drop_deleted(
         self, pending: Sequence[PendingOccurrence], kept: Mapping[str, StoredSchedule]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from conquiet.tasks.schedules.schedule import Schedule
@@ -15,7 +16,9 @@ _TIMES = ("cron", "every", "at", "calendar", "tz", "start", "end", "jitter_s")
 #: Occurrences that have come and are looked at: all since the first, or since the earliest of these times
 #: ago from which there are not more.
 _MOST_CARRIED = 1_000
-_SPANS_MS = tuple(minutes * 60_000 for minutes in (527_040, 46_080, 1_440, 60, 10))
+_SPANS_MS = tuple(
+    minutes * 60_000 for minutes in (527_040, 46_080, 11_520, 2_880, 1_440, 720, 360, 180, 90, 45, 20, 10)
+)
 
 
 class _Next(NamedTuple):
@@ -56,15 +59,16 @@ def edited(
 
 def _next(schedule: Schedule, now_ms: int, seen: StoredSchedule | None, before: Schedule | None) -> _Next:
     is_readable = seen is not None and seen.is_enabled and before is not None
-    if seen is not None and is_readable and _has_same_times(before, schedule):
+    # Without a planned time it has ended, or somebody has removed that: both are found out below.
+    if is_readable and seen is not None and seen.planned_ms is not None and _has_same_times(before, schedule):
         # Not by its own jitter: it may wait for those before it.
         due_ms = seen.planned_due_ms
-        if due_ms is None and seen.planned_ms is not None:
-            due_ms = schedule.due_ms(seen.planned_ms)
+        due_ms = schedule.due_ms(seen.planned_ms) if due_ms is None else due_ms
         return _Next(seen.planned_ms, due_ms, seen.carried_ms, seen.carried_until_ms)
     if seen is not None and (carried := _carried(schedule, now_ms, seen, before)):
-        due_ms = _due_of_carried(schedule, carried, now_ms, seen, before)
-        return _Next(carried[0], due_ms, carried, now_ms)
+        carried, due_ms = _in_time(schedule, carried, now_ms, seen, before)
+        # Which times a definition had that cannot be read is not known: all that the new one has.
+        return _Next(carried[0], due_ms) if before is None else _Next(carried[0], due_ms, carried, now_ms)
     last_ms = None if seen is None else seen.last_planned_ms
     planned_ms = schedule.next_after(now_ms if last_ms is None else max(now_ms, last_ms))
     if planned_ms is None and (seen is None or is_readable):
@@ -114,12 +118,18 @@ def _between(schedule: Schedule, first_ms: int, last_ms: int) -> Iterator[int]:
         found = schedule.next_after(found)
 
 
-def _due_of_carried(
+def _in_time(
     schedule: Schedule, carried: tuple[int, ...], now_ms: int, seen: StoredSchedule, before: Schedule | None
-) -> int:
-    """When the first is due: what waits for its jitter does not become late by the edit."""
-    due_before = [(before or schedule).due_ms(one) for one in carried]
+) -> tuple[tuple[int, ...], int]:
+    """Without those that are late, if others are not and `catch_up` wants only these; when the first is due.
+
+    What waits for its jitter does not become late by the edit, and what is late stays late.
+    """
+    own = [(before or schedule).due_ms(one) for one in carried]
     if carried[0] == seen.planned_ms and seen.planned_due_ms is not None:
-        due_before[0] = seen.planned_due_ms
-    earliest = now_ms if max(due_before) > now_ms else due_before[0]
-    return max(earliest, schedule.due_ms(carried[0]))
+        own[0] = seen.planned_due_ms
+    # As they were planned: none before the one that is planned earlier.
+    due = list(accumulate(own, max))
+    earliest_ms = now_ms - round(schedule.misfire_grace_s * 1000)
+    late = 0 if schedule.catch_up == "all" or due[-1] < earliest_ms else bisect_left(due, earliest_ms)
+    return carried[late:], max(min(due[late], now_ms), schedule.due_ms(carried[late]))

@@ -30,7 +30,7 @@ for _ = 1, tonumber(ARGV[10]) do
     -- By the time, so that it rises also after a failover that has lost the last ones: a mark beside a queue on another
     -- server would else take a new occurrence for one that was enqueued.
     local sequence = math.max((tonumber(redis.call('HGET', KEYS[1], 'sequence')) or 0) + 1, now * 1000)
-    redis.call('XADD', KEYS[5], '*', 'schedule', name, 'created', found[3] or 0, 'planned', planned, 'id', id,
+    redis.call('XADD', KEYS[5], '*', 'schedule', name, 'created', tonumber(whole(found[3])) or 0, 'planned', planned, 'id', id,
       'sequence', sequence, unpack(ARGV, i + 4, i + 3 + count))
     redis.call('HSET', KEYS[1], 'sequence', sequence)
   end

@@ -11,8 +11,9 @@ end
 
 -- A whole number as scripts write it; '' for what somebody else has put in its place, or nothing.
 local function whole(text)
-  local number = tonumber(text or '')
-  return number and string.format('%.0f', number) == text and text or ''
+  text = text or ''
+  if #text > 15 or text == '-0' or not string.match(text, '^-?%d+$') then return '' end
+  return string.format('%.0f', tonumber(text)) == text and text or ''
 end
 
 -- Adds an entry to the stream of a priority. Returns its id, and the time until which events are to be written, ms, or nil.
