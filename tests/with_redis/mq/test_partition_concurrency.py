@@ -124,7 +124,9 @@ def test_a_consumer_with_batches_handles_everything_once(topic, producer, client
     @batch_handler
     def handler(messages, session):
         sizes.append(len(messages))
-        session.execute(insert(effects), [{"entry_id": str(msg.payload["n"]), "note": ""} for msg in messages])
+        session.execute(
+            insert(effects), [{"entry_id": str(msg.payload["n"]), "note": ""} for msg in messages]
+        )
 
     with PartitionConsumer(topic, GROUP, handler, engine, config=ConsumerConfig(block_ms=20)):
         eventually(lambda: len(effect_ids(engine)) == 200 and pending(client, topic) == 0)
@@ -147,7 +149,9 @@ def test_of_a_failed_batch_only_the_poison_message_is_counted_and_dead_lettered(
             raise ValueError("poison")
 
     config = ConsumerConfig(retry=RetryPolicy(max_attempts=2, base_delay_ms=1))
-    report = drain_topic(topic, GROUP, handler, engine, DrainLimits(idle_ms=50), config=config, until="settled")
+    report = drain_topic(
+        topic, GROUP, handler, engine, DrainLimits(idle_ms=50), config=config, until="settled"
+    )
 
     assert (report.handled, report.retried, report.dead_lettered) == (9, 1, 1)
     assert attempts[0] == [(10, 1), (1, 1)]
@@ -168,7 +172,9 @@ def test_with_strict_ordering_a_failed_batch_parks_what_comes_after_its_poison_m
             seen[msg.key].append(msg.payload["n"])
 
     config = ConsumerConfig(ordering="strict", retry=RetryPolicy(base_delay_ms=20))
-    report = drain_topic(topic, GROUP, handler, engine, DrainLimits(idle_ms=50), config=config, until="settled")
+    report = drain_topic(
+        topic, GROUP, handler, engine, DrainLimits(idle_ms=50), config=config, until="settled"
+    )
 
     assert (report.handled, report.retried) == (12, 1)
     assert dict(seen) == {"k0": [0, 3, 6, 9], "k1": [1, 4, 7, 10], "k2": [2, 5, 8, 11]}
