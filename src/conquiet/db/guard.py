@@ -152,7 +152,7 @@ def _watch(connection: Connection) -> None:
     """Have all users of the engine, whatever options they set on it, asked before they do what could harm."""
     dialect = connection.dialect
     _refuse_intruder(connection.connection)
-    # Not the events of these names: with any of them on an engine each of its statements takes a quarter longer.
+    # Not the events of these names: with one of them on an engine its statements take a quarter longer.
     for name, check in (("do_begin", _refuse_intruder), ("do_commit", _refuse_commit)):
         setattr(dialect, name, _checked(check, getattr(dialect, name)))
     for name in ("do_execute", "do_executemany"):
