@@ -13,12 +13,13 @@ from conquiet.consume import DrainLimits
 from conquiet.mq import RetryPolicy
 
 _C = TypeVar("_C", bound=dg.Config)
-_LIMITS = DrainLimits()
+#: A step drains until nothing is left, within the time of its run.
+_LIMITS = DrainLimits(max_messages=None, max_duration_s=600.0)
 _RETRY = RetryPolicy()
 
 
 class LimitsConfig(dg.Config):
-    """The limits of every drain, with the defaults of `DrainLimits`; null is no limit."""
+    """The limits of every drain; null is no limit."""
 
     max_messages: int | None = Field(
         default=_LIMITS.max_messages, gt=0, description="The most messages that one step handles."

@@ -140,11 +140,11 @@ def test_a_handler_that_would_not_run_when_called_is_refused_when_definitions_lo
 
 
 @pytest.mark.parametrize("config", [DrainConfig(), ClaimStaleConfig(), TopicDrainConfig()])
-def test_the_defaults_of_every_config_are_those_of_drain_limits(config):
+def test_a_step_drains_until_nothing_is_left_and_no_longer_than_ten_minutes(config):
     def never() -> bool:
         return False
 
-    assert config.limits(never) == DrainLimits(should_stop=never)
+    assert config.limits(never) == DrainLimits(max_messages=None, max_duration_s=600.0, should_stop=never)
 
 
 def test_the_asset_is_downstream_of_its_stream_and_in_a_pool(stream, spec):

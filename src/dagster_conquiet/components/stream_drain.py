@@ -7,7 +7,6 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from conquiet.consume import DrainLimits
 from dagster_conquiet.assets import build_drain_asset, build_stream_asset
 from dagster_conquiet.checks import build_backlog_check, build_dead_letter_check, build_freshness_check
 from dagster_conquiet.config import ClaimStaleConfig, DrainConfig
@@ -20,7 +19,7 @@ from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource
 from dagster_conquiet.sensors import build_backlog_sensor
 from dagster_conquiet.specs import DrainSpec
 
-_LIMITS = DrainLimits()
+_LIMITS = DrainConfig()
 
 
 class SensorAttributes(dg.Model, dg.Resolvable):
