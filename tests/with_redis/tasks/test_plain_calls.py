@@ -1,4 +1,4 @@
-"""Calls without options of their own, which are written in a shorter way: to the same effect as all others."""
+"""Calls without options of their own, which are written in a shorter way, have the same effect."""
 
 from __future__ import annotations
 
