@@ -9,9 +9,10 @@ from sqlalchemy import Engine
 from conquiet.arguments import check_positive_int
 from conquiet.db import DbSession, Outbox, OutboxRow
 from conquiet.db.tables import visible_sql
-from conquiet.queue.connection import Client, add_entries, queue_error, visible_errors
+from conquiet.queue.connection import Client, queue_error, visible_errors
 from conquiet.queue.ends import EndWatch
 from conquiet.queue.replicas import ReplicaWait
+from conquiet.queue.round_trip import add_entries
 
 
 class OutboxRelay:

@@ -9,14 +9,13 @@ from conquiet.arguments import check_name, check_positive_int
 from conquiet.payload import Payload, encode_payload
 from conquiet.queue.connection import (
     Client,
-    add_entries,
     key_beside,
     queue_error,
     visible_errors,
 )
 from conquiet.queue.ends import EndWatch
 from conquiet.queue.replicas import ReplicaWait
-from conquiet.queue.round_trip import execute_unparsed
+from conquiet.queue.round_trip import add_entries, execute_unparsed
 from conquiet.queue.scripts import enqueue_once
 from conquiet.tracing import Where, active_traces
 
