@@ -9,7 +9,6 @@ from conquiet.arguments import check_name, check_positive_int
 from conquiet.payload import Payload, encode_payload
 from conquiet.queue.connection import (
     Client,
-    add_entries,
     check_client,
     key_beside,
     queue_error,
@@ -17,7 +16,7 @@ from conquiet.queue.connection import (
 )
 from conquiet.queue.ends import EndWatch
 from conquiet.queue.replicas import ReplicaWait
-from conquiet.queue.round_trip import execute_unparsed
+from conquiet.queue.round_trip import add_entries, execute_unparsed
 from conquiet.queue.scripts import enqueue_once
 from conquiet.tracing import Where, active_traces
 
