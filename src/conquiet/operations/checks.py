@@ -218,7 +218,10 @@ def check_group(topic: TopicFacts, group: GroupFacts) -> Iterator[Finding]:
 
 
 def _lost(topic: TopicFacts, loss: Loss) -> Finding:
-    seen_at = datetime.fromtimestamp(loss.seen_at_ms / 1000, UTC).isoformat(timespec="seconds")
+    try:
+        seen_at = datetime.fromtimestamp(loss.seen_at_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError):
+        seen_at = f"{loss.seen_at_ms} ms"
     which = "the" if loss.is_exact else "some of the"
     text = (
         f"{which} entries behind {loss.after} up to {loss.last} of stream {loss.stream} were lost, as in a "
