@@ -27,7 +27,7 @@ _MOST_AT_A_TIME = 500
 class OutboxRelay:
     """Publishes what handlers committed, oldest first, each row once; two relays take turns.
 
-    A failover may lose what was published and not replicated, as any message, without `min_replicas`.
+    A failover may lose what was published and not replicated, unless there are `min_replicas`.
     """
 
     def __init__(
