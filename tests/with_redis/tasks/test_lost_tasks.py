@@ -51,6 +51,7 @@ def test_what_a_failover_has_lost_of_a_queue_is_reported(
     with app.client.pipeline() as failover:
         failover.delete(stream, mark)
         for key, dump in before.items():
+            assert dump is not None
             failover.restore(key, 0, dump)
         failover.execute()
 
