@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 import redis.client
@@ -20,6 +21,8 @@ _EXECUTE = (
     else None
 )
 
+_LARGE_BYTES = 256 << 10
+
 
 def execute_unparsed(client: Client, *command: Any) -> Any:
     """Run a command whose reply redis-py leaves as it is, such as EVALSHA and XADD, with its reply as bytes.
@@ -32,7 +35,7 @@ def execute_unparsed(client: Client, *command: Any) -> Any:
     pool = client.connection_pool
     connection = pool.get_connection()
     try:
-        packed = (pack_command(command),)
+        packed = _packed(command)
 
         def send_and_read() -> Any:
             connection.send_packed_command(packed)
@@ -47,6 +50,17 @@ def execute_unparsed(client: Client, *command: Any) -> Any:
         raise
     finally:
         pool.release(connection)
+
+
+def _packed(command: tuple[Any, ...]) -> Sequence[bytes]:
+    """The bytes of a command, of which a large one is not copied."""
+    if not any(type(part) is bytes and len(part) > _LARGE_BYTES for part in command):
+        return (pack_command(command),)
+    packed = [f"*{len(command)}\r\n".encode()]
+    for part in command:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        packed += (f"${len(data)}\r\n".encode(), data, b"\r\n")
+    return packed
 
 
 def _is_plain(client: Client) -> TypeGuard[redis.Redis]:
