@@ -42,6 +42,11 @@ class BlockedKeys:
         """All that is parked."""
         return (msg for line in self._blocked_keys.values() for msg in line.parked)
 
+    @property
+    def heads(self) -> list[str]:
+        """The messages that others wait for."""
+        return [*self._keys]
+
     def is_full(self, max_size: int) -> bool:
         """Whether so many are parked that no more should be read."""
         return self.size >= max_size

@@ -22,7 +22,7 @@ from conquiet.mq.own.due_retries import DueRetries
 from conquiet.mq.own.metrics import PartitionMetrics
 from conquiet.mq.own.partition import Batch, LeasedPartition
 from conquiet.mq.own.settlement import SettlementRules
-from conquiet.mq.own.take_overs import TakeOvers
+from conquiet.mq.own.take_overs import TakeOvers, log_vanished
 from conquiet.mq.own.unloaded import Unloaded
 from conquiet.mq.own.waiting import Waiting
 from conquiet.queue.connection import longest_block_ms
@@ -246,9 +246,17 @@ class PartitionChannel:
                 self._blocked.block(entry_id, key)
         self.in_flight |= {msg.id: msg.delivery_count - 1 for msg in page.batch.messages}
         taken, self._freed = self._freed, []
+        gone = page.vanished if self._take_overs.has_more else [*page.vanished, *self._find_gone_heads()]
         # Also what waited for its retry, until somebody took it out of the waiting set.
-        taken += self._blocked.unblock_all(page.vanished, page.batch.messages)
+        taken += self._blocked.unblock_all(gone, page.batch.messages)
         return self._unloaded.add_rest(replace(page.batch, messages=sorted(taken, key=_order)))
+
+    def _find_gone_heads(self) -> list[str]:
+        """Those that somebody has acked and taken out of the waiting set: nothing else would open their keys."""
+        heads = [entry_id for entry_id in self._blocked.heads if entry_id not in self.in_flight]
+        gone = self.partition.find_gone(heads)
+        log_vanished(self.partition, gone)
+        return gone
 
     def _take_due(self, size: int, max_bytes: int) -> Batch:
         due = self._retries.take(size, max_bytes)

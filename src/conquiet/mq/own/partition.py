@@ -178,6 +178,14 @@ class LeasedPartition:
         facts = (msg.delivery_count - is_taken, msg.failure)
         return self._batch([(*entry, *facts) for entry in entries], is_taken=is_taken)
 
+    def find_gone(self, entry_ids: Sequence[str]) -> list[str]:
+        """Which of these neither wait for their retry nor are pending at anybody."""
+        gone: list[str] = []
+        for start in range(0, len(entry_ids), 500):
+            (found,) = self._fenced("find_gone", *entry_ids[start : start + 500])
+            gone += _texts(found)
+        return gone
+
     def keys_of(self, entry_ids: Sequence[str]) -> list[str | None]:
         """The message keys of entries, `None` for one without or that is no longer in the stream."""
         found = []
