@@ -74,17 +74,17 @@ class Figures:
         """The same as rows of a page of the documentation."""
         trouble, failed = self.trouble, self.failed_sends
         rows = {
-            "messages sent": f"{self.sent:,}; {failed.total():,} sends failed visibly and were made again: a full "
-            f"server refused {failed['full']:,}, no replica confirmed {failed['not replicated']:,}, "
+            "messages sent": f"{self.sent:,}; {failed.total():,} sends failed visibly and were made again: "
+            f"a full server refused {failed['full']:,}, no replica confirmed {failed['not replicated']:,}, "
             f"{failed['unavailable']:,} had no answer; {self.repeated_sends:,} were made twice for no reason",
             "workers": f"{trouble['kill']} killed, {trouble['stop']} stopped for longer than their lease, "
             f"{trouble['freeze']} frozen in a transaction, {trouble['leave']} left",
-            "servers": f"{trouble['restart']} restarts, {trouble['failover']} failovers to a replica that lagged, "
-            f"{trouble['full']} times full",
-            "database": f"{trouble['read_only']} times read-only; workers waited {self.unavailable:,} times for "
-            f"it, and {self.rows_locked:,} times for an inbox row that a frozen worker had locked",
-            "effects": f"{self.effects:,}; {self.late_effects:,} at a later attempt than the first, the highest "
-            f"is {self.highest_attempt} of {MAX_ATTEMPTS}",
+            "servers": f"{trouble['restart']} restarts, {trouble['failover']} failovers to a replica that "
+            f"lagged, {trouble['full']} times full",
+            "database": f"{trouble['read_only']} times read-only; workers waited {self.unavailable:,} times "
+            f"for it, and {self.rows_locked:,} times for an inbox row that a frozen worker had locked",
+            "effects": f"{self.effects:,}; {self.late_effects:,} at a later attempt than the first, the "
+            f"highest is {self.highest_attempt} of {MAX_ATTEMPTS}",
             "came again after their commit, skipped by the inbox": f"{self.skipped:,}",
             "lost by the failovers": f"{self.lost_for_good:,} messages, all of them known, none of them "
             f"confirmed by a replica; {self.doubled_by_failover:,} were handled, lost and sent again",

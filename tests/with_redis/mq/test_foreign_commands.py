@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from conquiet.mq import DeadLetter, Message, MqMessage, Producer, Retry, RetryPolicy, Topics
 from tests.eventually import eventually
 from tests.services import redis_server
-from tests.with_redis.mq.consuming import GROUP, Consumers, dead_letters, is_finished, pending, quick
+from tests.with_redis.mq.consuming import GROUP, Consumers, dead_letters, pending, quick
 
 positions = st.floats(0, 1, exclude_max=True)
 

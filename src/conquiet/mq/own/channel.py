@@ -246,13 +246,15 @@ class PartitionChannel:
                 self._blocked.block(entry_id, key)
         self.in_flight |= {msg.id: msg.delivery_count - 1 for msg in page.batch.messages}
         taken, self._freed = self._freed, []
-        gone = page.vanished if self._take_overs.has_more else [*page.vanished, *self._find_gone_heads()]
+        gone = list(page.vanished)
+        if not self._take_overs.has_more:
+            gone += self._find_gone_heads()
         # Also what waited for its retry, until somebody took it out of the waiting set.
         taken += self._blocked.unblock_all(gone, page.batch.messages)
         return self._unloaded.add_rest(replace(page.batch, messages=sorted(taken, key=_order)))
 
     def _find_gone_heads(self) -> list[str]:
-        """Those that somebody has acked and taken out of the waiting set: nothing else would open their keys."""
+        """Those that were acked and taken out of the waiting set by hand: nothing else opens their keys."""
         heads = [entry_id for entry_id in self._blocked.heads if entry_id not in self.in_flight]
         gone = self.partition.find_gone(heads)
         log_vanished(self.partition, gone)
