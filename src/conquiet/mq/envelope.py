@@ -213,6 +213,15 @@ class MqMessage:
         return replace(self, envelope=envelope)
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether its content is in memory."""
+        return bool(self.data)
+
+    def unloaded(self) -> MqMessage:
+        """The message without its payload, which the stream still has."""
+        return replace(self, data=b"", envelope=replace(self.envelope, payload={}))
+
+    @property
     def identity(self) -> tuple[str, str]:
         """By which the inbox knows it: the topic and its envelope's id, the same for every copy of it."""
         if self.sent_id:

@@ -93,12 +93,15 @@ class RedisStreamsQueue(GroupMember):
     def read(self, block_ms: int, count: int = 1) -> list[QueueMessage]:
         """Deliver up to `count` new messages; they are pending until acked.
 
-        Waits up to `block_ms`, and never longer than the client's socket timeout allows.
+        Waits up to `block_ms`, and never longer than the client's socket timeout allows. Of more than a few
+        messages, no more are delivered after `BATCH_BYTES`: they may be large.
 
         Raises:
             MalformedEntryError: it carries the well-formed messages of this read.
         """
         command = self._read_command(block_ms, count)
+        if count > FEW_MESSAGES:
+            return self._ack_and_read_many((), block_ms, count)
         started = time.perf_counter()
         reply = self._call(*command)
         return self._delivered(entries_of(reply), time.perf_counter() - started)
@@ -143,7 +146,8 @@ class RedisStreamsQueue(GroupMember):
     def claim_stale(self, min_idle_ms: int, count: int = 10) -> list[QueueMessage]:
         """Take over up to `count` messages that have been idle for `min_idle_ms`, from any consumer.
 
-        Best effort and bounded: one XPENDING, one XCLAIM. Trimmed or deleted entries are skipped.
+        Best effort and bounded: one XPENDING, then XCLAIM, a few at a time and no more after `BATCH_BYTES`.
+        Trimmed or deleted entries are skipped.
 
         Raises:
             MalformedEntryError: it carries the well-formed messages of this claim.

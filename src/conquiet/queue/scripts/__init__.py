@@ -66,16 +66,24 @@ def change_pending(
 
 
 def take_from(
-    client: Client, config: QueueConfig, consumer: str, start: str, count: int, drains: str | None = None
+    client: Client,
+    config: QueueConfig,
+    consumer: str,
+    start: str,
+    count: int,
+    *,
+    max_bytes: int,
+    drains: str | None = None,
 ) -> tuple[str | None, list[tuple[bytes, list[bytes], int]]]:
     """Take over a page of another consumer's pending list: its last id; id, fields, count of each entry.
 
     Args:
+        max_bytes: no further one after so many.
         drains: the key of the group's drains; nothing is taken from one that is alive.
     """
     names = (config.consumer_group.encode(), config.consumer_name.encode(), consumer.encode())
     keys = [config.stream_key] if drains is None else [config.stream_key, drains]
-    last, taken = _TAKE_FROM.run(client, keys, (*names, start, count))
+    last, taken = _TAKE_FROM.run(client, keys, (*names, start, count, max_bytes))
     return last.decode() or None, [tuple(entry) for entry in taken]
 
 
