@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,11 @@ def drain_report(report: DrainReport, *, consumer: str, backlog: BacklogStats) -
     """What a drain did and what it left; error texts stay in the log, since they may quote a payload."""
     values = report.to_dict()
     del values["failures"]
+    by_error = Counter(type(failure.error).__name__ for failure in report.failures)
     return {
         **values,
+        "per_second": round(report.read / report.seconds, 1) if report.seconds else 0.0,
+        "failures_by_error": dict(by_error.most_common(MAX_SAMPLES)),
         "failed_ids": [failure.id for failure in report.failures[:MAX_SAMPLES]],
         "consumer": consumer,
         "remaining_lag": backlog.lag,
@@ -44,7 +48,7 @@ def drain_report(report: DrainReport, *, consumer: str, backlog: BacklogStats) -
 
 def update_outlets(context: Context, outlets: Sequence[object], uri: str, report: Report) -> None:
     """Put counts and the last id on the events of the task's outlets; an alias gets the stream itself."""
-    extra: Report = {name: value for name, value in report.items() if isinstance(value, int | str)}
+    extra: Report = {name: value for name, value in report.items() if isinstance(value, int | float | str)}
     for outlet in outlets:
         if isinstance(outlet, Asset):
             context["outlet_events"][outlet].extra.update(extra)

@@ -9,11 +9,14 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_conquiet.arguments import failing_at_once, stream_or_topic
 from airflow_provider_conquiet.hooks.redis_streams import ONE_DAY_MS, Payload, RedisStreamsHook
+from airflow_provider_conquiet.lineage import Lineage
+from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.reports import Report, enqueue_report, update_outlets
 from airflow_provider_conquiet.task_try import TaskTry, task_span
 from conquiet.mq import Message
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
 
@@ -45,6 +48,10 @@ class EnqueueOperator(BaseOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"payload": "json", "payloads": "json"}
     ui_color = "#e3ebdc"
+    operator_extra_links = (DocumentationLink(),)
+
+    #: What the task did, for OpenLineage.
+    lineage: Lineage | None = None
 
     def __init__(
         self,
@@ -71,6 +78,10 @@ class EnqueueOperator(BaseOperator):
         self.is_deduped = is_deduped
         self.dedupe_window_ms = dedupe_window_ms
         self.redis_streams_conn_id = redis_streams_conn_id
+
+    def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage | None:
+        """Outputs and counts, for Airflow's OpenLineage provider."""
+        return None if self.lineage is None else self.lineage.facets()
 
     def execute(self, context: Context) -> Report:
         """Enqueue, and return how many and their range of ids."""
@@ -107,6 +118,7 @@ class EnqueueOperator(BaseOperator):
                 ids = hook.send(name, messages, **dedupe)
             report = enqueue_report({kind: name}, ids)
             update_outlets(context, self.outlets, hook.asset_uri(name), report)
+            self.lineage = Lineage(outputs={hook.asset_uri(name): len(ids)})
         return report
 
 

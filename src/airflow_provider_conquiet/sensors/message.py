@@ -9,6 +9,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider_conquiet.arguments import failing_at_once
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.task_try import TaskTry
 from conquiet import load_handler
 from conquiet.payload import decode_payload
@@ -39,6 +40,7 @@ class MessageSensor(BaseSensorOperator):
 
     template_fields: Sequence[str] = ("stream", "equals", "start_id", "redis_streams_conn_id")
     ui_color = "#e3ecf5"
+    operator_extra_links = (DocumentationLink(),)
 
     def __init__(
         self,
