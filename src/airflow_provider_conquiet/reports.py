@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias
 
 from conquiet import BacklogStats, DrainReport
+from conquiet.queue.scripts import Added
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -19,11 +20,14 @@ Report = dict[str, Any]
 MAX_SAMPLES = 5
 
 
-def enqueue_report(destination: Mapping[str, str], ids: Sequence[str]) -> Report:
-    """How many messages were enqueued, and where; `ids` are a few of the first."""
+def enqueue_report(destination: Mapping[str, str], messages: Sequence[Added]) -> Report:
+    """How many messages are there, and how many of them are new; `ids` are a few of the first."""
+    ids, added = [message.entry_id for message in messages], sum(message.is_new for message in messages)
     return {
         **destination,
         "enqueued": len(ids),
+        "added": added,
+        "already_there": len(ids) - added,
         "first_id": ids[0] if ids else None,
         "last_id": ids[-1] if ids else None,
         "ids": list(ids[:MAX_SAMPLES]),
