@@ -43,6 +43,7 @@ def get_provider_info() -> dict[str, Any]:
             {"name": "enqueue", "class-name": f"{_PACKAGE}.decorators.enqueue.enqueue_task"},
         ],
         "queues": [f"{_PACKAGE}.queues.redis_stream.RedisStreamMessageQueueProvider"],
+        "extra-links": [f"{_PACKAGE}.links.DocumentationLink"],
         "plugins": [{"name": _NAME, "plugin-class": f"{_PACKAGE}.plugins.conquiet.ConquietPlugin"}],
         "asset-uris": [
             {

@@ -24,6 +24,7 @@ from conquiet.masking import mask
 from conquiet.mq import Message, Producer, Topic, TopicError, Topics
 from conquiet.queue import AsyncClient, Client, open_async_client, open_client, peek_backlog
 from conquiet.queue.backlog import COUNT_LIMIT
+from conquiet.queue.scripts import Added
 
 Payload = dict[str, Any]
 
@@ -166,6 +167,21 @@ class RedisStreamsHook(BaseHook):
         self.record_output(stream)
         return ids
 
+    def enqueue_named(
+        self,
+        stream: str,
+        payloads: Sequence[Payload],
+        names: Sequence[str],
+        *,
+        dedupe_id: str,
+        window_ms: int = ONE_DAY_MS,
+    ) -> list[Added]:
+        """Add messages to a stream, each name once under the `dedupe_id`; says of each whether it is new."""
+        writer = StreamWriter(self.get_conn(), stream)
+        added = writer.enqueue_named(payloads, names, dedupe_id=dedupe_id, window_ms=window_ms)
+        self.record_output(stream)
+        return added
+
     def send(
         self,
         topic: str,
@@ -178,14 +194,19 @@ class RedisStreamsHook(BaseHook):
 
         With a `dedupe_id` a message needs a key or a partition: it is unique in its partition.
         """
-        producer = Producer(self.get_conn(), dedupe_window_ms=window_ms)
         if dedupe_id is not None:
             messages = [
                 replace(message, dedupe_id=f"{dedupe_id}:{index}") for index, message in enumerate(messages)
             ]
-        ids = producer.send_many(topic, messages)
+        return [added.entry_id for added in self.send_each(topic, messages, window_ms=window_ms)]
+
+    def send_each(
+        self, topic: str, messages: Sequence[Message], *, window_ms: int = ONE_DAY_MS
+    ) -> list[Added]:
+        """Send messages, each dedupe id once in its partition; returns for each whether it is new."""
+        added = Producer(self.get_conn(), dedupe_window_ms=window_ms).send_each(topic, messages)
         self.record_output(topic)
-        return ids
+        return added
 
     def backlog(self, stream: str, group: str, *, count_limit: int = COUNT_LIMIT) -> BacklogStats:
         """The backlog of a group, as of `peek_backlog`; creates neither stream nor group."""

@@ -16,6 +16,7 @@ from conquiet.errors import QueueError
 from conquiet.mq.keys import RegistryKeys, TopicKeys
 from conquiet.queue.connection import Client, as_text, forget_connections, visible_errors
 from conquiet.queue.lua import Argument, LuaScript
+from conquiet.queue.scripts import Added
 
 #: "count" deletes nothing, "delete" deletes unless something is pending, "force" deletes.
 DeleteMode = Literal["count", "delete", "force"]
@@ -38,13 +39,6 @@ class OnceEntry(NamedTuple):
     partition: int
     dedupe_id: str | None
     data: bytes
-
-
-class Added(NamedTuple):
-    """The entry of a message; not new if its dedupe id was added before."""
-
-    entry_id: str
-    is_new: bool
 
 
 class Moved(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from redis.exceptions import OutOfMemoryError, ResponseError
 
@@ -93,9 +93,18 @@ def remove_consumer(client: Client, config: QueueConfig, consumer: str) -> bool:
     return bool(_REMOVE_CONSUMER.run(client, [config.stream_key], arguments))
 
 
+class Added(NamedTuple):
+    """The entry of a message; not new if its dedupe id was added before."""
+
+    entry_id: str
+    is_new: bool
+
+
 def enqueue_once(
-    client: Client, *, stream: str, added: str, window_ms: int, first: int, payloads: Sequence[bytes]
-) -> list[str]:
-    """Add numbered payloads that were not added before; `added` is the key of the hash of their ids."""
-    ids = _ENQUEUE_ONCE.run(client, [stream, added], [window_ms, first, *payloads])
-    return [as_text(entry_id) for entry_id in ids]
+    client: Client, *, stream: str, added: str, window_ms: int, payloads: Sequence[tuple[str, bytes]]
+) -> list[Added]:
+    """Add named payloads that were not added before; `added` is the key of the hash of their ids."""
+    named = [part for name_and_payload in payloads for part in name_and_payload]
+    flat = _ENQUEUE_ONCE.run(client, [stream, added], [window_ms, *named])
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return [Added(as_text(entry_id), bool(is_new)) for entry_id, is_new in pairs]
