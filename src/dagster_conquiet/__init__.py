@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from dagster_conquiet.assets import (
         build_drain_asset as build_drain_asset,
         build_stream_asset as build_stream_asset,
+        build_topic_asset as build_topic_asset,
         build_topic_drain_asset as build_topic_drain_asset,
-        topic_partitions as topic_partitions,
     )
     from dagster_conquiet.checks import (
         build_backlog_check as build_backlog_check,
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
         ReplayConfig as ReplayConfig,
         TopicDrainConfig as TopicDrainConfig,
     )
+    from dagster_conquiet.decorated import (
+        drain_asset as drain_asset,
+        drain_op as drain_op,
+        spec_of as spec_of,
+    )
     from dagster_conquiet.io_manager import RedisStreamIOManager as RedisStreamIOManager
     from dagster_conquiet.jobs import (
         build_claim_stale_job as build_claim_stale_job,
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
         build_replay_dead_letters_job as build_replay_dead_letters_job,
     )
     from dagster_conquiet.ops import build_drain_op as build_drain_op, build_enqueue_op as build_enqueue_op
+    from dagster_conquiet.partitions import topic_partitions as topic_partitions
     from dagster_conquiet.pipes.reader import RedisStreamMessageReader as RedisStreamMessageReader
     from dagster_conquiet.pipes.writer import RedisStreamMessageWriter as RedisStreamMessageWriter
     from dagster_conquiet.resources import (
@@ -57,15 +63,17 @@ if TYPE_CHECKING:
 # On first use: the external process of a Pipes launch imports this package without Dagster.
 _NAMES_OF = {
     "asset_keys": "stream_asset_key",
-    "assets": "build_drain_asset build_stream_asset build_topic_drain_asset topic_partitions",
+    "assets": "build_drain_asset build_stream_asset build_topic_asset build_topic_drain_asset",
     "checks": "build_backlog_check build_dead_letter_check build_freshness_check",
     "components": "StreamDrainComponent",
     "config": "ClaimStaleConfig DrainConfig FailWhen ReplayConfig TopicDrainConfig",
+    "decorated": "drain_asset drain_op spec_of",
     "io_manager": "RedisStreamIOManager",
     "jobs": (
         "build_claim_stale_job build_claim_stale_schedule build_drain_job build_replay_dead_letters_job"
     ),
     "ops": "build_drain_op build_enqueue_op",
+    "partitions": "topic_partitions",
     "pipes.reader": "RedisStreamMessageReader",
     "pipes.writer": "RedisStreamMessageWriter",
     "resources": "DatabaseResource RedisStreamsResource ResourceKeys",

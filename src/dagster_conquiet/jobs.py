@@ -34,7 +34,7 @@ def build_claim_stale_job(
 
     @dg.op(
         name=f"claim_stale__{spec.name}",
-        required_resource_keys={spec.resources.redis, spec.resources.database},
+        required_resource_keys=spec.resource_keys,
         out=dg.Out(dict[str, Any]),
         pool=f"{spec.pool}_stale",
     )
