@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         build_backlog_check as build_backlog_check,
         build_dead_letter_check as build_dead_letter_check,
         build_freshness_check as build_freshness_check,
+        build_lag_growth_check as build_lag_growth_check,
+        build_oldest_age_check as build_oldest_age_check,
     )
     from dagster_conquiet.components import StreamDrainComponent as StreamDrainComponent
     from dagster_conquiet.config import (
@@ -64,7 +66,10 @@ if TYPE_CHECKING:
 _NAMES_OF = {
     "asset_keys": "stream_asset_key",
     "assets": "build_drain_asset build_stream_asset build_topic_asset build_topic_drain_asset",
-    "checks": "build_backlog_check build_dead_letter_check build_freshness_check",
+    "checks": (
+        "build_backlog_check build_dead_letter_check build_freshness_check build_lag_growth_check "
+        "build_oldest_age_check"
+    ),
     "components": "StreamDrainComponent",
     "config": "ClaimStaleConfig DrainConfig FailWhen ReplayConfig TopicDrainConfig",
     "decorated": "drain_asset drain_op spec_of",
