@@ -45,7 +45,10 @@ if TYPE_CHECKING:
     )
     from dagster_conquiet.ops import build_drain_op as build_drain_op, build_enqueue_op as build_enqueue_op
     from dagster_conquiet.partitions import topic_partitions as topic_partitions
-    from dagster_conquiet.pipes.reader import RedisStreamMessageReader as RedisStreamMessageReader
+    from dagster_conquiet.pipes.reader import (
+        PipesMessagesLostError as PipesMessagesLostError,
+        RedisStreamMessageReader as RedisStreamMessageReader,
+    )
     from dagster_conquiet.pipes.writer import RedisStreamMessageWriter as RedisStreamMessageWriter
     from dagster_conquiet.resources import (
         DatabaseResource as DatabaseResource,
@@ -79,7 +82,7 @@ _NAMES_OF = {
     ),
     "ops": "build_drain_op build_enqueue_op",
     "partitions": "topic_partitions",
-    "pipes.reader": "RedisStreamMessageReader",
+    "pipes.reader": "PipesMessagesLostError RedisStreamMessageReader",
     "pipes.writer": "RedisStreamMessageWriter",
     "resources": "DatabaseResource RedisStreamsResource ResourceKeys",
     "sensors": "build_backlog_sensor build_topic_backlog_sensor",
