@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from conquiet.exports import lazy_exports
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
         build_lag_growth_check as build_lag_growth_check,
         build_oldest_age_check as build_oldest_age_check,
     )
-    from dagster_conquiet.components import StreamDrainComponent as StreamDrainComponent
+    from dagster_conquiet.components import (
+        ConnectionComponent as ConnectionComponent,
+        StreamDrainComponent as StreamDrainComponent,
+        TopicDrainComponent as TopicDrainComponent,
+    )
     from dagster_conquiet.config import (
         ClaimStaleConfig as ClaimStaleConfig,
         DrainConfig as DrainConfig,
@@ -73,7 +79,7 @@ _NAMES_OF = {
         "build_backlog_check build_dead_letter_check build_freshness_check build_lag_growth_check "
         "build_oldest_age_check"
     ),
-    "components": "StreamDrainComponent",
+    "components": "ConnectionComponent StreamDrainComponent TopicDrainComponent",
     "config": "ClaimStaleConfig DrainConfig FailWhen ReplayConfig TopicDrainConfig",
     "decorated": "drain_asset drain_op spec_of",
     "io_manager": "RedisStreamIOManager",
@@ -98,3 +104,12 @@ __all__, __getattr__, __dir__ = lazy_exports(
     _NAMES_OF,
     importing=partial(needs_extra, "dagster", "dagster", "dagster_pipes", part="dagster_conquiet"),
 )
+
+__version__ = version("conquiet")
+
+# Not from `dagster` itself: the external process of a Pipes launch has not installed it, nor this.
+with suppress(ImportError):
+    from dagster_shared.libraries import DagsterLibraryRegistry
+
+    # Its version is not one of Dagster's own.
+    DagsterLibraryRegistry.register("conquiet", __version__, is_dagster_package=False)
