@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     )
     from dagster_conquiet.spark import SparkJobSpec as SparkJobSpec, build_spark_asset as build_spark_asset
     from dagster_conquiet.specs import DrainSpec as DrainSpec, TopicDrainSpec as TopicDrainSpec
+    from dagster_conquiet.steps.drain import PartitionMissingError as PartitionMissingError
     from dagster_conquiet.steps.rows import RowsMissingError as RowsMissingError
     from dagster_conquiet.task_spec import TaskSpec as TaskSpec
     from dagster_conquiet.tasks import build_task_asset as build_task_asset, build_task_op as build_task_op
@@ -94,6 +95,7 @@ _NAMES_OF = {
     "sensors": "build_backlog_sensor build_topic_backlog_sensor",
     "spark": "SparkJobSpec build_spark_asset",
     "specs": "DrainSpec TopicDrainSpec",
+    "steps.drain": "PartitionMissingError",
     "steps.rows": "RowsMissingError",
     "task_spec": "TaskSpec",
     "tasks": "build_task_asset build_task_op",

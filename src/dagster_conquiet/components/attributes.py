@@ -108,8 +108,8 @@ def described(drained: dg.AssetsDefinition, asset: Any) -> dg.AssetsDefinition:
         spec: dg.AssetSpec = asset.merge_attributes(
             deps=built.deps, kinds=built.kinds, metadata=built.metadata
         )
-        kept = {"partitions_def": built.partitions_def, "description": asset.description or built.description}
-        return spec.replace_attributes(**kept)
+        description = asset.description or built.description
+        return spec.replace_attributes(partitions_def=built.partitions_def, description=description)
 
     return drained.map_asset_specs(merged)
 
