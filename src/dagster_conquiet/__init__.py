@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from dagster_conquiet.specs import DrainSpec as DrainSpec, TopicDrainSpec as TopicDrainSpec
     from dagster_conquiet.steps.drain import PartitionMissingError as PartitionMissingError
     from dagster_conquiet.steps.rows import RowsMissingError as RowsMissingError
+    from dagster_conquiet.steps.typed_rows import RowError as RowError
     from dagster_conquiet.task_spec import TaskSpec as TaskSpec
     from dagster_conquiet.tasks import build_task_asset as build_task_asset, build_task_op as build_task_op
 
@@ -97,6 +98,7 @@ _NAMES_OF = {
     "specs": "DrainSpec TopicDrainSpec",
     "steps.drain": "PartitionMissingError",
     "steps.rows": "RowsMissingError",
+    "steps.typed_rows": "RowError",
     "task_spec": "TaskSpec",
     "tasks": "build_task_asset build_task_op",
 }
