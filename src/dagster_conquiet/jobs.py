@@ -19,7 +19,8 @@ def build_drain_job(
     spec: DrainSpec, *, name: str | None = None, retry_policy: dg.RetryPolicy | None = None, **options: Any
 ) -> dg.JobDefinition:
     """A job that drains the stream; `options` are those of `@job`."""
-    return _job_of(build_drain_op(spec, retry_policy=retry_policy), name or f"drain_{spec.name}", options)
+    op = build_drain_op(spec, name=f"drain__{name or spec.name}", retry_policy=retry_policy)
+    return _job_of(op, name or f"drain_{spec.name}", options)
 
 
 def build_claim_stale_job(
@@ -33,8 +34,8 @@ def build_claim_stale_job(
     config_type = with_defaults(config or ClaimStaleConfig(**spec.config.model_dump()))
 
     @dg.op(
-        name=f"claim_stale__{spec.name}",
-        required_resource_keys={spec.resources.redis, spec.resources.database},
+        name=f"claim_stale__{name or spec.name}",
+        required_resource_keys=spec.resource_keys,
         out=dg.Out(dict[str, Any]),
         pool=f"{spec.pool}_stale",
     )
@@ -79,7 +80,7 @@ def build_replay_dead_letters_job(
     """A job that moves dead letters back to where they came from; its config is a `ReplayConfig`."""
 
     @dg.op(
-        name=f"replay_dead_letters__{spec.name}",
+        name=f"replay_dead_letters__{name or spec.name}",
         required_resource_keys={spec.resources.redis},
         out=dg.Out(dict[str, Any]),
     )

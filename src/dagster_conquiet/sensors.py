@@ -11,9 +11,10 @@ import dagster as dg
 
 from conquiet.queue import Client
 from dagster_conquiet.asset_keys import stream_asset_key
+from dagster_conquiet.partitions import dynamic_topic_partitions
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
 from dagster_conquiet.steps.backlog import Waiting, waiting_in_partitions, waiting_in_stream
-from dagster_conquiet.steps.metadata import backlog_metadata, lag_value
+from dagster_conquiet.steps.metadata import backlog_metadata
 from dagster_conquiet.steps.runs import is_cancelled_since, last_finished, remaining_pause_s, runs_in_progress
 from dagster_conquiet.steps.working import Working, concerns_partition, who_works
 
@@ -91,14 +92,10 @@ def build_backlog_sensor(
             run_key=f"{spec.stream}|{spec.group}|{backlog.last_delivered_id}",
             tags={"conquiet/stream": spec.stream, "conquiet/lag": str(backlog.lag)},
         )
-        metadata: dict[str, Any] = {
-            "group": spec.group,
-            "last_id": backlog.last_id,
-            **backlog_metadata(backlog),
-        }
+        metadata = _metadata(spec, part)
         return _Seen(
             cursor=json.dumps([backlog.last_id, backlog.last_delivered_id, backlog.lag, backlog.pending]),
-            observations=[dg.AssetObservation(stream_asset_key(spec.stream), metadata=metadata)],
+            observations=[_observation(spec, backlog.last_id, metadata)],
             parts=[part],
         )
 
@@ -122,8 +119,6 @@ def build_topic_backlog_sensor(
     def read(client: Client) -> _Seen:
         found = waiting_in_partitions(client, spec)
         backlogs = {number: waiting.backlog for number, waiting in found.items()}
-        lags = {f"lag_of_partition_{number}": lag_value(part.lag) for number, part in backlogs.items()}
-        pending = sum(part.pending for part in backlogs.values())
         parts = [
             _Part(
                 waiting=waiting,
@@ -137,12 +132,14 @@ def build_topic_backlog_sensor(
                 partition_key=str(number),
             )
             for number, waiting in found.items()
-            if number < spec.partitions
+            if spec.partitions is None or number < spec.partitions
         ]
-        metadata: dict[str, Any] = {"group": spec.group, "pending": pending, **lags}
         return _Seen(
-            cursor=json.dumps({number: [part.lag, part.pending] for number, part in backlogs.items()}),
-            observations=[dg.AssetObservation(stream_asset_key(spec.topic), metadata=metadata)],
+            cursor=json.dumps([[part.last_id, part.lag, part.pending] for part in backlogs.values()]),
+            observations=[
+                _observation(spec, part.waiting.backlog.last_id, _metadata(spec, part), part.partition_key)
+                for part in parts
+            ],
             parts=parts,
         )
 
@@ -185,6 +182,7 @@ def _build_sensor(
             run_requests=requests,
             skip_reason=None if requests else "; ".join(reasons) or _reason_to_rest(spec, seen.parts, rules),
             cursor=seen.cursor,
+            dynamic_partitions_requests=_new_partitions(context, spec, seen.parts),
             asset_events=[] if seen.cursor == context.cursor else seen.observations,
         )
 
@@ -194,6 +192,34 @@ def _build_sensor(
         **({"name": f"backlog__{spec.name}"} | options),
     )
     return decorate(backlog_sensor)
+
+
+def _observation(
+    spec: AnySpec, last_id: str, metadata: dict[str, Any], partition: str | None = None
+) -> dg.AssetObservation:
+    # The data version of the stream's own asset: automation fires when it changes, and on nothing else.
+    return dg.AssetObservation(
+        stream_asset_key(spec.source),
+        partition=partition,
+        metadata=metadata,
+        tags={"dagster/data_version": last_id},
+    )
+
+
+def _metadata(spec: AnySpec, part: _Part) -> dict[str, Any]:
+    backlog = part.waiting.backlog
+    return {"group": spec.group, "last_id": backlog.last_id, **backlog_metadata(backlog)}
+
+
+def _new_partitions(
+    context: dg.SensorEvaluationContext, spec: AnySpec, parts: Sequence[_Part]
+) -> list[dg.AddDynamicPartitionsRequest]:
+    if not isinstance(spec, TopicDrainSpec) or spec.partitions is not None:
+        return []
+    definition = dynamic_topic_partitions(spec.topic)
+    known = set(context.instance.get_dynamic_partitions(definition.name or ""))
+    new = [part.partition_key for part in parts if part.partition_key and part.partition_key not in known]
+    return [definition.build_add_request(new)] if new else []
 
 
 def _has_enough(waiting: Waiting, rules: _Rules) -> bool:

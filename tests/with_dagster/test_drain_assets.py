@@ -172,7 +172,7 @@ def test_a_rule_of_the_users_own_decides(stream, resources, instance, enqueue):
 
     description, metadata, _ = failure_of(rule, resources, instance)
 
-    assert description.startswith("3 of 6 messages failed, and the spec's fail_when says so")
+    assert description.startswith("3 of 6 messages failed, ended by idle, and its fail_when says so")
     assert metadata["handled"] == 3
 
 

@@ -16,6 +16,7 @@ from dagster_conquiet import (
     build_backlog_sensor,
     build_claim_stale_job,
     build_claim_stale_schedule,
+    build_drain_asset,
     build_drain_job,
     build_enqueue_op,
     build_replay_dead_letters_job,
@@ -143,6 +144,22 @@ def test_the_recovery_is_scheduled_every_five_minutes_and_never_twice_at_once(sp
     assert len(first.run_requests or ()) == 1
     assert second.run_requests == []
     assert "in progress" in str(second.skip_message)
+
+
+def test_jobs_of_one_spec_do_not_collide(spec, resources):
+    quick = replace(spec, config=DrainConfig(max_messages=10))
+    jobs = [
+        *(
+            build_drain_job(spec),
+            build_drain_job(spec, name="by_day"),
+            build_drain_job(quick, name="by_night"),
+        ),
+        *(build_claim_stale_job(spec), build_claim_stale_job(quick, name="recover_by_night")),
+        *(build_replay_dead_letters_job(spec), build_replay_dead_letters_job(spec, name="replay_by_night")),
+    ]
+    assets = [build_drain_asset(spec)]
+
+    dg.Definitions.validate_loadable(dg.Definitions(assets=assets, jobs=jobs, resources=resources))
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from dagster_conquiet import (
     build_topic_drain_asset,
     topic_partitions,
 )
+from dagster_conquiet.steps.drain import PartitionMissingError
 from tests.with_dagster.jobs_to_rebuild import dying_topic_job
 from tests.with_dagster.test_checks import evaluated
 
@@ -104,6 +105,15 @@ def test_a_topic_that_grew_beyond_its_definitions_is_warned_of(
     assert "has 3 partitions, the definitions 2: nothing drains the others" in logs
 
 
+def test_a_partition_that_the_topic_does_not_have_is_refused_in_words(topic, resources, instance):
+    spec = TopicDrainSpec(topic=topic.name, partitions=4, group="billing", handler=f"{HANDLERS}:note_effect")
+
+    with pytest.raises(
+        PartitionMissingError, match="has no partition 3, only 0 to 1: set partitions=2 in its"
+    ):
+        drained(build_topic_drain_asset(spec), "3", resources, instance)
+
+
 def test_the_lease_is_given_back_at_the_end(topic, topic_spec, send, resources, instance, client):
     send(1, partition=0)
 
@@ -165,7 +175,7 @@ def test_the_sensor_asks_for_one_run_of_each_partition_that_waits(topic_spec, se
 
     assert [request.partition_key for request in first.run_requests] == ["1"]
     assert first.run_requests[0].run_key == repeated.run_requests[0].run_key
-    assert first.asset_events[0].metadata["lag_of_partition_1"].value == 500
+    assert first.asset_events[1].metadata["lag"].value == 500
 
 
 def test_the_sensor_asks_for_nothing_when_no_partition_waits(topic_spec, resources, instance):

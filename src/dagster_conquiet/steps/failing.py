@@ -25,7 +25,7 @@ def reason_to_fail(report: DrainReport, rule: FailWhen | FailRule) -> str | None
     if report.stopped_by == "max_failures":
         return f"max_failures ended the drain: {counts}"
     if not isinstance(rule, FailWhen):
-        return f"{counts}, and the spec's fail_when says so" if rule(report) else None
+        return f"{counts}, ended by {report.stopped_by}, and its fail_when says so" if rule(report) else None
     if rule.all_failed and failed and not report.handled + report.skipped:
         return f"every message failed, {failed} in all"
     if rule.dead_letters is not None and report.dead_lettered >= rule.dead_letters:
