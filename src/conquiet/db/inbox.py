@@ -141,6 +141,11 @@ class Inbox:
         statement = select(key).where(key == self._key(msg))
         return session.scalar(statement) is not None
 
+    def recorded_id(self, session: DbSession, msg: Identified) -> str | None:
+        """The entry id that the message's row has; `None` without a row."""
+        columns = self._table.c
+        return session.scalar(select(columns.entry_id).where(columns.message_key == self._key(msg)))
+
     def purge(self, engine: Engine, older_than: timedelta) -> int:
         """Delete rows of messages handled longer ago than `older_than`; returns how many.
 
