@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import (
-    Executable,
+    Insert,
     Table,
     Text,
     bindparam,
@@ -51,7 +51,7 @@ def lock_timeout(session: DbSession, seconds: int) -> Iterator[None]:
             yield
 
 
-def insert_within(table: Table) -> Executable:
+def insert_within(table: Table) -> Insert:
     """An insert for PostgreSQL that waits no longer than `lock_timeout` for other transactions.
 
     One statement, so that it costs no round trip. As above, a shorter timeout of the session stays, and later

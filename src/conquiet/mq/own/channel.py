@@ -135,7 +135,7 @@ class PartitionChannel:
         """As `Channel.begin`: what was taken over or waited for its retry is counted when it begins."""
         if msg.is_counted:
             return None
-        msg.is_counted = True
+        msg.count()
         return Settlement("begin", msg.id, msg.delivery_count - 1)
 
     def settlement_without_handler(self, msg: MqMessage) -> Settlement | None:
@@ -148,7 +148,7 @@ class PartitionChannel:
         """As `Channel.decide`: done, retried by the policy, or a dead letter."""
         if isinstance(result, LeaseLostError):
             raise result
-        now_ms, sent_ms = _now_ms(), msg.envelope.timestamp_ms
+        now_ms, sent_ms = _now_ms(), msg.sent_ms
         self._metrics.handled(seconds, max(0, now_ms - sent_ms) / 1000 if sent_ms else None)
         settlement = self._rules.for_result(msg, result, now_ms)
         if settlement.kind == "retry" and self._config.ordering == "strict":
