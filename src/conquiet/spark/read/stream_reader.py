@@ -52,6 +52,8 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._schema = to_arrow_schema(schema, timezone="UTC")
         #: With Trigger.AvailableNow: the streams when it began.
         self._until: dict[int, StreamInfo] | None = None
+        #: Of each partition: the last offset whose entries were counted, and how many were removed by then.
+        self._counted: dict[int, tuple[Offset, int | None]] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Where a query without a checkpoint begins."""
@@ -162,8 +164,12 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         for position, (_, index, last) in enumerate(sorted(waiting)):
             share = -(-rows // (len(waiting) - position))
             if share:
-                size = self._options.rows_per_split
-                ends[index], count = at_most(client, streams[index], ends[index], last, share, size)
+                start, size = ends[index], self._options.rows_per_split
+                counted, removed = self._counted.get(index, (None, None))
+                if counted != start:
+                    removed = None
+                ends[index], count = at_most(client, streams[index], start, last, share, size, removed)
+                self._counted[index] = ends[index], infos[index].removed
                 rows -= count
         return ends
 

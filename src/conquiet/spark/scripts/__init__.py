@@ -50,9 +50,12 @@ def sample(
     client: Client, stream: str, starts: Sequence[EntryId], last: EntryId, count: int
 ) -> list[tuple[EntryId, EntryId, int] | None]:
     """Up to `count` entries from each start on: the first, the last, how many; `None` if there is none."""
-    arguments: list[Argument] = [count, str(last), *map(str, starts)]
+    samples: list[Any] = []
     with visible_errors("sample", stream=stream, group=None):
-        samples = _SAMPLE.run(client, [stream], arguments)
+        while len(samples) < len(starts):
+            # Where entries are large, a call does not come to all of them.
+            rest: list[Argument] = [count, str(last), *map(str, starts[len(samples) :])]
+            samples += _SAMPLE.run(client, [stream], rest)
     return [
         (EntryId.parse(first), EntryId.parse(end), number) if number else None
         for first, end, number in samples
