@@ -143,7 +143,7 @@ def test_what_is_kept_of_earlier_runs_ends_with_the_next_batch(valkey, valkey_ur
 
     assert numbers_in(valkey, stream) == sorted([*range(100)] * 2)
     [runs] = valkey.keys(f"*{stream}*spark*runs")
-    assert valkey.hgetall(runs).keys() == {b"run", b"t:0"}
+    assert valkey.hgetall(runs).keys() == {b"run", b"old", b"t:0"}
     assert all(valkey.pttl(key) > 0 for key in valkey.keys(f"*{stream}*spark*"))
 
 

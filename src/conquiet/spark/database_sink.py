@@ -60,9 +60,9 @@ def drain_batch(
         check_handler(handler)
 
     def drain(df: DataFrame, batch_id: int) -> None:
-        inbox, query = Inbox(table=inbox_table), _query_id(df.sparkSession)
+        query = _query_id(df.sparkSession)
         stream = f"spark:{name}:{batch_id}" if query is None else f"spark:{query}:{name}:{batch_id}"
-        count = _recorded_parts(inbox, database_url, stream, parts)
+        count = _recorded_parts(Inbox(table=inbox_table), database_url, stream, parts)
 
         def handle_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa
@@ -75,7 +75,8 @@ def drain_batch(
                 return
             number = current_task().partitionId()
             part = PartMessage(stream, f"part {number} of {count}", number, chain([first], filled))
-            engine = _engine(database_url)
+            # An inbox of the task's own: what the driver has cannot be sent to it.
+            engine, inbox = _engine(database_url), Inbox(table=inbox_table)
             handling = MessageHandling(lambda msg, session: call(msg.payload, session), engine, inbox)
             try:
                 outcome = handling.handle(part)

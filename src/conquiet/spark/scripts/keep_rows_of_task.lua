@@ -23,5 +23,6 @@ if #hashes == 8 * count then
   return 1
 end
 redis.call('HDEL', KEYS[1], 't:' .. task, 'c:' .. task)
+redis.call('HINCRBY', KEYS[1], 'old', -1)
 redis.call('DEL', KEYS[3])
 return 0
