@@ -181,6 +181,13 @@ class Inbox:
         statement = select(key).where(key == self._key(msg))
         return session.scalar(statement) is not None
 
+    def recorded_id(self, session: DbSession, msg: Identified) -> str | None:
+        """The entry id that the message's row has; `None` without a row."""
+        columns = self._table.c
+        statement = select(columns.entry_id).where(columns.message_key == self._key(msg))
+        entry_id: str | None = session.scalar(statement)
+        return entry_id
+
     def purge(self, engine: Engine, older_than: timedelta) -> int:
         """Delete rows of messages handled longer ago than `older_than`; returns how many.
 
