@@ -13,6 +13,5 @@ app = TaskApp(os.environ.get(SERVER), namespace=os.environ.get(NAMESPACE, "bench
 
 
 @app.task(name="begin", result_ttl_s=1)
-def begin() -> int:
+def begin() -> None:
     """What each of the tasks does."""
-    return os.getpid()

@@ -11,6 +11,8 @@ import time
 from functools import lru_cache
 from statistics import quantiles
 
+import psutil
+
 from benchmarks.bench import Bench
 from benchmarks.core.memory import status_mb
 from benchmarks.errors import BenchmarkError, UnavailableError
@@ -101,19 +103,16 @@ def _grow(url: str, namespace: str) -> float:
 def _grow_processes(_url: str, _namespace: str) -> float:
     begin = app.tasks["begin"]
 
-    def run(count: int) -> set[int]:
-        pids: set[int] = set()
-        for handle in begin.enqueue_many({} for _ in range(count)):
-            if len(pids) < _PROCESSES:
-                pids.add(handle.result(timeout_s=60))
+    def run(count: int) -> None:
+        begin.enqueue_many({} for _ in range(count))
         while (stats := app.control.queue("default")).queued + stats.in_flight + stats.waiting:
             time.sleep(0.05)
-        return pids
 
     config = WorkerConfig(pool="process", concurrency=_PROCESSES)
     with ProcessWorker("benchmarks.tasks.memory_app:app", config):
-        pids = run(_WARM_UP)
+        run(_WARM_UP)
         run(_BATCH)
+        pids = [child.pid for child in psutil.Process().children()]
         before = {pid: status_mb("VmRSS", pid) for pid in pids}
         for _ in range(_TASKS // _BATCH):
             run(_BATCH)

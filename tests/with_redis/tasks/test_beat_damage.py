@@ -150,7 +150,7 @@ def without_right(app: TaskApp, server_url: str, command: str) -> Iterator[TaskA
         client.acl_deluser(name)
 
 
-@pytest.mark.parametrize("command", ["hset", "pexpire", "set", "xadd"])
+@pytest.mark.parametrize("command", ["hset", "set", "xadd"])
 def test_a_task_whose_record_may_not_be_written_is_not_enqueued(
     app: TaskApp, server_url: str, command: str
 ) -> None:

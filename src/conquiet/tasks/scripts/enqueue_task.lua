@@ -27,23 +27,19 @@ local function enqueue_task(k, a)
   else
     listened = begin_priority(KEYS[k + 1], KEYS[k + 2], ARGV[a + 4])
   end
-  -- Neither is there, or stays: this asks for the right by which the rest can be undone.
-  if ARGV[a + 6] ~= '0' then redis.call('PEXPIRE', KEYS[k + 3], 0) end
-  if ARGV[a + 7] ~= '0' then redis.call('PEXPIRE', KEYS[k + 6], 0) end
-  -- What the task is known by comes before it: if that is refused, as to a user without the right, nothing is enqueued, and a
-  -- caller who tries again doubles nothing. All of it goes if the task itself is refused.
-  local function undo(error_text)
-    if ARGV[a + 6] ~= '0' then redis.pcall('PEXPIRE', KEYS[k + 3], 0) end
-    if ARGV[a + 7] ~= '0' then redis.pcall('PEXPIRE', KEYS[k + 6], 0) end
-    error(error_text)
-  end
+  -- What the task is known by comes before it: if that is refused, as by a full server or to a user without the right, nothing is
+  -- enqueued, and a caller who tries again doubles nothing. It goes again if the task itself is refused. The first write is one
+  -- that a full server refuses, which lets a script go on that has written anything.
   local function try(...)
     local reply = redis.pcall(...)
-    if type(reply) == 'table' and reply.err then undo(reply.err) end
+    if type(reply) == 'table' and reply.err then
+      if ARGV[a + 6] ~= '0' then redis.pcall('PEXPIRE', KEYS[k + 3], 0) end
+      if ARGV[a + 7] ~= '0' then redis.pcall('PEXPIRE', KEYS[k + 6], 0) end
+      error(reply.err)
+    end
   end
   if ARGV[a + 6] ~= '0' then
-    try('HSET', KEYS[k + 3], 'state', 'queued', 'name', ARGV[a + 8], 'at:' .. now .. ':queued', ARGV[a + 9])
-    try('PEXPIRE', KEYS[k + 3], delay + ARGV[a + 6])
+    redis.call('HSET', KEYS[k + 3], 'state', 'queued', 'name', ARGV[a + 8], 'at:' .. now .. ':queued', ARGV[a + 9])
     if stored ~= '' then try('HSET', KEYS[k + 3], 'storedKey', stored) end
   end
   if ARGV[a + 7] ~= '0' then try('SET', KEYS[k + 6], id, 'PX', ARGV[a + 7]) end
@@ -53,6 +49,7 @@ local function enqueue_task(k, a)
   else
     try('XADD', KEYS[k + 2], '*', 'data', ARGV[a + 3])
   end
+  if ARGV[a + 6] ~= '0' then redis.call('PEXPIRE', KEYS[k + 3], delay + ARGV[a + 6]) end
   if is_listened(listened, now) then publish(KEYS[k + 7], {change(id, ARGV[a + 8], 'queued', now, ARGV[a + 9])}) end
   return {id, 1, 0}
 end
