@@ -6,8 +6,10 @@ from contextlib import suppress
 
 import pytest
 from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from conquiet import DbSession, Inbox, QueueMessage
+from conquiet.db import is_connection_lost
 from conquiet.errors import InboxRowLockedError
 from tests.with_databases.conftest import only_on
 from tests.with_databases.servers import is_mariadb
@@ -73,3 +75,32 @@ def test_a_first_attempt_is_written_in_one_statement(db):
         assert inbox.record(session, QueueMessage("orders", "billing", "3-1", {}, 1))
 
     assert len(statements) == 1
+
+
+@only_on("postgres")
+def test_an_error_of_the_first_statement_is_one_of_sqlalchemy_and_leaves_the_connection_usable(db):
+    inbox, msg = Inbox(table="missing_inbox"), QueueMessage("orders", "billing", "5-1", {}, 1)
+
+    with db.connect() as connection:
+        with pytest.raises(ProgrammingError, match="missing_inbox"), DbSession(connection) as session:
+            inbox.record(session, msg)
+        inbox.create_table(db)
+        with DbSession(connection) as session:
+            assert inbox.record(session, msg)
+
+        assert not connection.invalidated
+
+
+@only_on("postgres")
+def test_a_connection_that_is_lost_in_the_middle_of_the_first_statement_is_seen_as_lost(db):
+    inbox = Inbox()
+    inbox.create_table(db)
+    with db.connect() as connection, db.connect() as other:
+        own = connection.scalar(text("SELECT pg_backend_pid()"))
+        connection.rollback()
+        other.execute(text("SELECT pg_terminate_backend(:own, 5000)"), {"own": own})
+
+        with pytest.raises(OperationalError) as raised, DbSession(connection) as session:
+            inbox.record(session, QueueMessage("orders", "billing", "6-1", {}, 1))
+
+    assert is_connection_lost(raised.value)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, Text, delete, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from conquiet.arguments import check_positive_int
+from conquiet.db.driver_statement import DriverStatement
 from conquiet.db.lock_timeout import insert_within, insert_within_on_mariadb, lock_timeout
 from conquiet.db.outage_codes import is_lock_timeout
 from conquiet.db.session import DbSession
@@ -79,8 +80,8 @@ class Inbox:
             Column("handled_at_ms", BigInteger, nullable=False, index=True),
             **MYSQL_OPTIONS,
         )
-        self._insert = insert(self._table)
-        self._insert_within = insert_within(self._table)
+        self._insert = DriverStatement(insert(self._table))
+        self._insert_within = DriverStatement(insert_within(self._table))
         self._insert_on_mariadb = insert_within_on_mariadb(self._table, lock_timeout_s)
 
     def create_table(self, engine: Engine) -> None:
@@ -97,8 +98,9 @@ class Inbox:
         Raises:
             InboxRowLockedError: the other transaction has not ended in time.
         """
-        delivery = uuid.uuid4().hex
-        row = {
+        delivery = os.urandom(16).hex()
+        connection = session.connection
+        row: dict[str, Any] = {
             "message_key": self._key(msg),
             "namespace": self.namespace,
             "stream": msg.stream,
@@ -108,19 +110,18 @@ class Inbox:
             "handled_at_ms": now_ms(),
         }
         try:
-            dialect = session.connection.dialect
-            if dialect.name == "postgresql":
+            if connection.dialect.name == "postgresql":
                 # Without a lock timeout it would wait for ever for a worker that is frozen.
-                waits = {"lock_timeout": f"{self.lock_timeout_s}s"}
-                session.execute(self._insert_within, row | waits).scalar_one()
-            elif getattr(dialect, "is_mariadb", False):
+                row["lock_timeout"] = f"{self.lock_timeout_s}s"
+                self._insert_within.execute(connection, row)
+            elif getattr(connection.dialect, "is_mariadb", False):
                 session.execute(self._insert_on_mariadb, row)
             elif msg.attempt > 1:
                 with lock_timeout(session, self.lock_timeout_s):
-                    session.execute(self._insert, row)
+                    self._insert.execute(connection, row)
             else:
                 # MySQL and SQLite have a lock timeout of their own; a shorter one costs round trips.
-                session.execute(self._insert, row)
+                self._insert.execute(connection, row)
         except IntegrityError:
             return None
         except DBAPIError as error:

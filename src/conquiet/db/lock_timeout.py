@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import (
     Executable,
+    Insert,
     Table,
     Text,
     bindparam,
@@ -61,7 +62,7 @@ def insert_within_on_mariadb(table: Table, seconds: int) -> Executable:
     return text(f"SET STATEMENT {own} FOR {insertion}")
 
 
-def insert_within(table: Table) -> Executable:
+def insert_within(table: Table) -> Insert:
     """An insert for PostgreSQL that waits no longer than `lock_timeout` for other transactions.
 
     One statement, so that it costs no round trip. As above, a shorter timeout of the session stays, and later

@@ -13,6 +13,7 @@ from redis.exceptions import NoPermissionError
 
 from conquiet.arguments import check_positive_int
 from conquiet.errors import QueueError, TopicError
+from conquiet.masking import shown
 from conquiet.mq.deletion import delete_keys
 from conquiet.mq.keys import Layout, RegistryKeys, TopicKeys, check_topic_part
 from conquiet.mq.policies import TopicPolicies
@@ -20,6 +21,7 @@ from conquiet.mq.scripts import begin_delete, create_topic, set_policies
 from conquiet.queue.connection import (
     Client,
     as_text,
+    check_client,
     execute,
     forget_connections,
     open_client,
@@ -75,6 +77,7 @@ class Topics:
     """The registry of one server or cluster."""
 
     def __init__(self, client: Client) -> None:
+        check_client(client)
         self._client = client
         self._is_cluster = isinstance(client, RedisCluster)
         self._keys = RegistryKeys(self._is_cluster)
@@ -239,7 +242,11 @@ class Topics:
 
 def name_of(topic: Topic | str) -> str:
     """The name of a topic that was given as such or by its name."""
-    return topic.name if isinstance(topic, Topic) else topic
+    if isinstance(topic, Topic):
+        return topic.name
+    if not isinstance(topic, str):
+        raise TypeError(f"topic must be a Topic or the name of one, got {shown(topic)}")
+    return topic
 
 
 def topic_of(topic: Topic | str) -> Topic:
@@ -251,6 +258,7 @@ def topic_of(topic: Topic | str) -> Topic:
     """
     if isinstance(topic, Topic):
         return topic
+    topic = name_of(topic)
     url = Settings.load().redis_url
     hint = f"the settings name {url}: set CONQUIET_REDIS_URL, or redis_url in conquiet.toml, or give a Topic"
     try:
@@ -259,7 +267,7 @@ def topic_of(topic: Topic | str) -> Topic:
         return Topics(client).open_existing(topic)
     except QueueError as error:
         reason = f"{error.__cause__}; {hint}"
-        raise QueueError("open", stream=topic, group=None, reason=reason) from error.__cause__
+        raise type(error)("open", stream=topic, group=None, reason=reason) from error.__cause__
     except TopicError as error:
         raise TopicError(topic, f"is not there: neither a topic nor a stream; {hint}") from error
 

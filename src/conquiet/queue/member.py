@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from conquiet.arguments import check_name, check_non_negative_int, check_positive_int
-from conquiet.masking import shown
 from conquiet.queue.backlog import COUNT_LIMIT, BacklogStats, as_mapping, backlog_stats
 from conquiet.queue.batch_size import BATCH_BYTES, FEW_MESSAGES
-from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import Client, as_text, run_command, unparsed_view, visible_errors
+from conquiet.queue.config import QueueConfig, check_config
+from conquiet.queue.connection import (
+    Client,
+    as_text,
+    check_client,
+    run_command,
+    unparsed_view,
+    visible_errors,
+)
 from conquiet.queue.message import Delivery, QueueMessage, RawEntry, delivery_of
 from conquiet.queue.metrics import QueueMetrics
 from conquiet.queue.scripts import change_pending, remove_consumer, take_from
@@ -24,12 +30,8 @@ class GroupMember:
     """
 
     def __init__(self, client: Client, config: QueueConfig) -> None:
-        if not isinstance(client, Client):
-            raise TypeError(
-                f"client must be a redis.Redis or RedisCluster (not an asyncio one), got {shown(client)}"
-            )
-        if not isinstance(config, QueueConfig):
-            raise TypeError(f"config must be a QueueConfig, got {config!r}")
+        check_client(client)
+        check_config(config)
         self.client = client
         self.config = config
         self._names = {"stream": config.stream_key, "group": config.consumer_group}

@@ -9,10 +9,11 @@ from typing import Any, Self
 from conquiet.arguments import check_positive_int
 from conquiet.payload import Payload
 from conquiet.queue.batch_size import BATCH_BYTES, FEW_MESSAGES
-from conquiet.queue.config import QueueConfig
+from conquiet.queue.config import QueueConfig, check_config
 from conquiet.queue.connection import (
     AS_BYTES,
     Client,
+    close_client,
     in_step,
     longest_block_ms,
     open_client,
@@ -59,6 +60,7 @@ class RedisStreamsQueue(GroupMember):
 
         The queue owns the client: `close()`, or the end of a `with` block, closes it.
         """
+        check_config(config)
         with visible_errors("connect", stream=config.stream_key, group=config.consumer_group):
             client = open_client(url, block_ms=config.block_ms, **options)
         try:
@@ -72,7 +74,7 @@ class RedisStreamsQueue(GroupMember):
     def close(self) -> None:
         """Close the client if `from_url` made it; what is pending stays pending."""
         if self._closes_client:
-            self.client.close()
+            close_client(self.client)
 
     def enqueue(self, payload: Payload) -> str:
         """Add one message and return its entry id."""

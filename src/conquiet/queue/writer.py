@@ -10,6 +10,7 @@ from conquiet.payload import Payload, encode_payload
 from conquiet.queue.connection import (
     Client,
     add_entries,
+    check_client,
     key_beside,
     queue_error,
     visible_errors,
@@ -46,6 +47,7 @@ class StreamWriter:
             min_replicas: every call waits until so many replicas have what it added.
             replica_timeout_ms: for so long; then it raises a `NotReplicatedError`.
         """
+        check_client(client)
         check_name("stream", stream)
         self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
         self.client = client

@@ -186,7 +186,7 @@ class PartitionChannel:
         """As `Channel.begin`: what was taken over or waited for its retry is counted when it begins."""
         if msg.is_counted:
             return None
-        msg.is_counted = True
+        msg.count()
         return Settlement("begin", msg.id, msg.delivery_count - 1)
 
     def settlement_without_handler(self, msg: MqMessage) -> Settlement | None:
@@ -201,7 +201,7 @@ class PartitionChannel:
             raise result
         if isinstance(result, MemoryError):
             self._budget.shrink()
-        now_ms, sent_ms = _now_ms(), msg.envelope.timestamp_ms
+        now_ms, sent_ms = _now_ms(), msg.sent_ms
         self._metrics.handled(seconds, max(0, now_ms - sent_ms) / 1000 if sent_ms else None)
         settlement = self._rules.for_result(msg, result, now_ms)
         settlement.is_large = settlement.kind != "ack" and len(msg.data) > _SMALL_BYTES

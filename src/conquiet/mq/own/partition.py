@@ -250,7 +250,7 @@ class LeasedPartition:
                 count += 1
             envelope = Envelope.of(payload, topic=topic, partition=partition, is_bare=is_bare)
             batch.messages.append(
-                MqMessage(
+                MqMessage.delivered(
                     topic=topic,
                     group=group,
                     partition=partition,
@@ -262,6 +262,8 @@ class LeasedPartition:
                     data=data,
                     failure=failure,
                     is_counted=not is_taken,
+                    sent_ms=envelope.timestamp_ms,
+                    sent_id=envelope.id,
                 )
             )
         return batch

@@ -25,7 +25,7 @@ from conquiet.tasks.errors import HardStopError
 from conquiet.tasks.handling import Execution, TaskHandling
 from conquiet.tasks.interruption import Interruption
 from conquiet.tasks.message import TaskMessage
-from conquiet.tasks.sender import UNFINISHED_TTL_MS
+from conquiet.tasks.options import UNFINISHED_TTL_MS
 from conquiet.tasks.worker.config import WorkerConfig
 
 _log = logging.getLogger(__name__)
