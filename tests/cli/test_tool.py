@@ -31,6 +31,17 @@ def test_help_loads_nothing_heavy(arguments):
     assert ran.stderr.strip() == "[]"
 
 
+def test_the_version_is_told_before_anything_else_is_loaded():
+    code = (
+        "import sys\nfrom conquiet.cli.script import main\nsys.argv = ['conquiet', '--version']\nmain()\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('typer', 'rich', 'click')])"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.splitlines() == [f"conquiet {conquiet.__version__}", "[]"]
+
+
 def commands():
     """Every command with its words."""
     for info in app.registered_commands:

@@ -536,6 +536,27 @@ def test_partitions_of_a_cluster_are_checked_with_their_nodes(losses):
         assert [loss.count for loss in topic_facts(client, "orders").losses] == [10] * 6
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_of_a_cluster_a_deleted_topic_is_told_from_one_that_lost_its_marks(losses, is_deleted):
+    with EmbeddedServer(cluster=3) as server, open_client(server.url) as client:
+        topic, producer = Topics(client).create("orders", 4), Producer(client)
+        messages = [Message(payload={"n": n}, partition=n % 4) for n in range(20)]
+        streams = [topic.keys.stream(number) for number in topic.partitions]
+        lost = producer.send_many(topic, messages)
+        producer._ends.check(*streams)
+        if is_deleted:
+            Topics(client).delete("orders")
+            Topics(client).create("orders", 4)
+        else:
+            for partition in topic.partitions:
+                client.delete(topic.keys.stream(partition))
+                client.delete(topic.keys.end(partition))
+
+        producer._ends.check(*streams)
+
+        assert sorted(named_ids(losses())) == ([] if is_deleted else sorted(lost))
+
+
 def test_a_second_failover_is_a_second_loss(client, stream, writer, losses):
     for epoch in (1, 2):
         keys = [stream, end_mark(stream)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from conquiet.arguments import check_positive_int
 from conquiet.db.driver_statement import DriverStatement
+from conquiet.db.insert_new import insert_new
 from conquiet.db.lock_timeout import insert_within, insert_within_on_mariadb, lock_timeout
 from conquiet.db.outage_codes import is_lock_timeout
 from conquiet.db.session import DbSession
@@ -82,7 +84,7 @@ class Inbox:
         )
         self._insert = DriverStatement(insert(self._table))
         self._insert_within = DriverStatement(insert_within(self._table))
-        self._insert_on_mariadb = insert_within_on_mariadb(self._table, lock_timeout_s)
+        self._insert_on_mariadb = DriverStatement(insert_within_on_mariadb(self._table, lock_timeout_s))
 
     def create_table(self, engine: Engine) -> None:
         """Create the table unless it exists; `run` and `drain` call it before their first message."""
@@ -115,7 +117,7 @@ class Inbox:
                 row["lock_timeout"] = f"{self.lock_timeout_s}s"
                 self._insert_within.execute(connection, row)
             elif getattr(connection.dialect, "is_mariadb", False):
-                session.execute(self._insert_on_mariadb, row)
+                self._insert_on_mariadb.execute(connection, row)
             elif msg.attempt > 1:
                 with lock_timeout(session, self.lock_timeout_s):
                     self._insert.execute(connection, row)
@@ -134,10 +136,43 @@ class Inbox:
             raise
         return delivery
 
-    def take_back(self, session: DbSession, delivery: str, msg: Identified) -> None:
-        """Delete the row of a handling that failed, in case something committed it in spite of the guard."""
+    def record_batch(self, session: DbSession, messages: Sequence[Identified]) -> tuple[str, set[str]]:
+        """As `record`, in one insert: the name of this delivery, and the ids of messages handled before.
+
+        The second of two copies of one message counts as handled, by the first one's handling.
+        """
+        delivery, handled_at_ms = os.urandom(16).hex(), now_ms()
+        messages_by_key: dict[str, Identified] = {}
+        for msg in messages:
+            messages_by_key.setdefault(self._key(msg), msg)
+        # In the same order for all: of two batches with the same messages one waits for the other's end.
+        rows = [
+            {
+                "message_key": key,
+                "namespace": self.namespace,
+                "stream": msg.stream,
+                "consumer_group": msg.group,
+                "entry_id": msg.id,
+                "delivery": delivery,
+                "handled_at_ms": handled_at_ms,
+            }
+            for key, msg in sorted(messages_by_key.items())
+        ]
+        try:
+            with lock_timeout(session, self.lock_timeout_s):
+                inserted = insert_new(session, self._table, rows)
+        except DBAPIError as error:
+            if is_lock_timeout(error):
+                text = f"the inbox row of an entry of stream {messages[0].stream!r} is locked"
+                raise InboxRowLockedError(text) from error
+            raise
+        new = {messages_by_key[key].id for key in inserted}
+        return delivery, {msg.id for msg in messages} - new
+
+    def take_back(self, session: DbSession, delivery: str, *messages: Identified) -> None:
+        """Delete the rows of a handling that failed, in case something committed it in spite of the guard."""
         columns = self._table.c
-        is_of_message = columns.message_key == self._key(msg)
+        is_of_message = columns.message_key.in_([self._key(msg) for msg in messages])
         session.execute(delete(self._table).where(is_of_message, columns.delivery == delivery))
 
     def has(self, session: DbSession, msg: Identified) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import (
-    Executable,
     Insert,
     Table,
     Text,
+    TextClause,
     bindparam,
     case,
     cast,
@@ -52,7 +52,7 @@ def lock_timeout(session: DbSession, seconds: int) -> Iterator[None]:
             yield
 
 
-def insert_within_on_mariadb(table: Table, seconds: int) -> Executable:
+def insert_within_on_mariadb(table: Table, seconds: int) -> TextClause:
     """An insert for MariaDB that waits no longer than this for other transactions, in one statement."""
     columns = ", ".join(column.name for column in table.c)
     values = ", ".join(f":{column.name}" for column in table.c)

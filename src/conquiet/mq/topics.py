@@ -34,6 +34,8 @@ from conquiet.settings import Settings
 _META = ("partitionCount", "layout", "createdAt", "updatedAt", "policies", "schemaVersion")
 #: Of a topic's meta; without a mark it is 1. A later one means that this version would misread the topic.
 _META_VERSION = 1
+#: No server holds the keys of as many.
+_MOST_PARTITIONS = 1_000_000
 
 _log = logging.getLogger(__name__)
 
@@ -151,6 +153,8 @@ class Topics:
             return Topic(client=self._client, name=name, partition_count=1, layout="bare_stream")
         try:
             count, layout, created_at, updated_at, policies, version = reply
+            if not 1 <= int(count) <= _MOST_PARTITIONS:
+                raise ValueError("it has no such number of partitions")  # noqa: TRY301 -- as what int() raises
             return Topic(
                 client=self._client,
                 name=name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
@@ -114,22 +114,6 @@ def key_beside(stream: str, suffix: str) -> str:
 def drains_key(stream: str, group: str) -> str:
     """Where the drains of a group of a plain stream have their heartbeats."""
     return key_beside(stream, f"drains:{group}")
-
-
-def add_entries(
-    client: Client, entries: Iterable[tuple[bytes, bytes]], *options: str
-) -> list[str | Exception | None]:
-    """Add encoded payloads to their streams in order, in one round trip; an id or an error for each.
-
-    Args:
-        options: of XADD; with NOMKSTREAM, `None` is for an entry whose stream is not there.
-    """
-    pipeline = client.pipeline(transaction=False)
-    for stream, data in entries:
-        pipeline.execute_command("XADD", stream, *options, "*", "data", data)
-    with in_step(client):
-        replies: list[bytes | str | Exception | None] = pipeline.execute(raise_on_error=False)
-    return [reply.decode() if isinstance(reply, bytes) else reply for reply in replies]
 
 
 @scrubbed()

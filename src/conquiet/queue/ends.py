@@ -42,6 +42,8 @@ class _Known:
     """What is known of one stream."""
 
     mark: str
+    #: Whether entries are deleted when they are finished: what is missing before the end was not lost.
+    deletes: bool = False
     #: The newest entry that is known: its id, and the digest of its fields, "-" if it may be trimmed; or its
     #: data, of which the digest is not made yet. One value, since one thread may read while another checks.
     newest: tuple[str, str | bytes] = ("0-0", "-")
@@ -79,11 +81,16 @@ class EndWatch:
         self._check_lock = threading.Lock()
         self._sent_lock = threading.Lock()
 
-    def watch(self, stream: str, mark: str | None = None) -> _Known:
-        """Know the end of this stream from the next check on; with a mark, it is a topic's partition."""
+    def watch(self, stream: str, mark: str | None = None, *, deletes: bool = False) -> _Known:
+        """Know the end of this stream from the next check on.
+
+        Args:
+            mark: the key of its mark, if that is not `end_mark`.
+            deletes: entries are deleted when they are finished: only those behind the end are lost.
+        """
         known = self._known.get(stream)
         if known is None:
-            known = _Known(mark or end_mark(stream))
+            known = _Known(mark or end_mark(stream), deletes)
             self._known[stream] = known
             # Prometheus sees no increase in a counter that appears with its first event.
             count_lost(stream, 0)
@@ -188,7 +195,7 @@ class EndWatch:
                 self._ids -= sum(map(len, known.sent))
                 known.sent.clear()
                 self._order = deque(other for other in self._order if other is not known)
-        known.newest = now.last_id, now.digest
+        known.newest = now.last_id, "-" if known.deletes else now.digest
         known.added, known.epoch = now.added, now.epoch
         known.marked_until = 0.0 if now.last_id == "0-0" else time.monotonic() + _MARKED_FOR_S
 

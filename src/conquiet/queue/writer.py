@@ -9,15 +9,15 @@ from conquiet.arguments import check_name, check_positive_int
 from conquiet.payload import Payload, encode_payload
 from conquiet.queue.connection import (
     Client,
-    add_entries,
     check_client,
     key_beside,
     queue_error,
     visible_errors,
 )
 from conquiet.queue.ends import EndWatch
+from conquiet.queue.message import is_entry_id
 from conquiet.queue.replicas import ReplicaWait
-from conquiet.queue.round_trip import execute_unparsed
+from conquiet.queue.round_trip import add_entries, execute_unparsed
 from conquiet.queue.scripts import enqueue_once
 from conquiet.tracing import Where, active_traces
 
@@ -132,7 +132,7 @@ class StreamWriter:
                         first=first,
                         payloads=some,
                     )
-                self.ends.sent(self.stream, ids[first:])
+                self.ends.sent(self.stream, [*filter(is_entry_id, ids[first:])])
                 self._replicas.after(self.client, [self.stream], ids, primaries)
             record_ids(ids)
         return ids

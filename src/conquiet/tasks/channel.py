@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
+from conquiet.consume.channel import KeyOf
 from conquiet.consume.outcome import Outcome, Settlement
 from conquiet.consume.report import Elsewhere
 from conquiet.errors import MalformedEntry, QueueError
@@ -49,6 +50,7 @@ class TaskChannel:
     """
 
     is_shared = False
+    key_of: KeyOf | None = None
     #: What is pending at others is theirs, and a dead one's is taken over.
     elsewhere = Elsewhere()
     can_settle = True
@@ -202,6 +204,9 @@ class TaskChannel:
     def as_delivered(self, msg: TaskMessage) -> TaskMessage:
         """As `Channel.as_delivered`."""
         return replace(msg, envelope=self._app.codec.decode(msg.data), result=None, started_ms=0)
+
+    def count_unavailable(self, messages: int) -> None:
+        """No metric: the task starts later."""
 
     def __str__(self) -> str:
         return f"task queues {self.where.destination}"

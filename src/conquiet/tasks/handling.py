@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import partial
@@ -61,6 +61,8 @@ class TaskHandling:
     A task that takes a `DbSession` has one transaction for its effects, its inbox row and its result.
     """
 
+    takes_batches = False
+
     def __init__(
         self,
         app: TaskApp,
@@ -106,6 +108,14 @@ class TaskHandling:
         if isinstance(outcome, Skipped):
             self._load_result(msg)
         return outcome
+
+    def handle_batch(self, messages: Sequence[TaskMessage]) -> Sequence[Outcome]:
+        """Only for handlers of batches."""
+        raise TypeError(f"tasks run one by one, not {len(messages)} in a batch")
+
+    def for_another_thread(self) -> TaskHandling:
+        """Only for a loop with several threads."""
+        raise TypeError("each thread of a worker has a loop of its own")
 
     @property
     def has_inbox(self) -> bool:

@@ -56,7 +56,7 @@ class TaskSender:
         if len(data) > self._codec.max_bytes:
             return None
         keys, client = self._queue_keys(form.queue), self._connections.client
-        if not scripts.enqueue_one(
+        reply = scripts.enqueue_one(
             client,
             keys,
             task_id,
@@ -64,7 +64,11 @@ class TaskSender:
             name=form.name,
             priority=form.priority,
             record_ttl_ms=form.record_ttl_ms,
-        ):
+        )
+        if reply is not scripts.PlainReply.ENQUEUED:
+            if reply is scripts.PlainReply.IS_FIRST:
+                # A server that has lost its data does not have the list of queues either.
+                self._keys.pop(form.queue, None)
             return None
         count_enqueued(form.name, form.queue, is_new=True)
         return task_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from dataclasses import fields, replace
 
@@ -178,3 +179,27 @@ def test_a_message_survives_a_copy_and_another_process(topic, producer):
 
     assert copy.deepcopy(msg) == msg == pickle.loads(pickle.dumps(msg))
     assert replace(msg, id="1-1").id == "1-1"
+
+
+@pytest.mark.parametrize("data", ['{ "n": 1.50, "n": 1.50 }', '{"n":1e2,"t":"\\u00e9"}'])
+def test_a_dead_letter_keeps_the_bytes_that_were_read(topic, client, stream, engine, data):
+    """Also of a program that writes JSON in another way, in a topic and in a plain stream."""
+    client.xadd(topic.keys.stream(0), {"data": data})
+    client.xadd(stream, {"data": data})
+    queue = RedisStreamsQueue(client, QueueConfig(stream, GROUP, "worker-1", block_ms=20))
+
+    drain_partition(topic, 0, GROUP, refuse, limits=QUICK)
+    drain(queue, refuse, engine, QUICK)
+
+    for letters in (DeadLetters(topic), DeadLetters(Topics(client).open(stream))):
+        (letter,) = letters.list().letters
+        assert letter.raw_fields == ((b"data", data.encode()),)
+        assert letter.payload == json.loads(data)
+
+
+def test_what_can_be_made_again_is_not_kept_twice(topic, producer, client):
+    producer.send(topic.name, SENT)
+    drain_partition(topic, 0, GROUP, refuse, limits=QUICK)
+
+    ((_, fields),) = client.xrange(topic.keys.dead_letters(0))
+    assert "data" not in json.loads(fields[b"data"])

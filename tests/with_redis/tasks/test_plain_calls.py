@@ -1,4 +1,4 @@
-"""Calls without options of their own, which are written in a shorter way, have the same effect."""
+"""Calls without options of their own, which are written in a shorter way: to the effect of all others."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def declare(app: TaskApp, hint: Any, name: str = "take", **options: Any) -> Task
 
 def written(app: TaskApp, priority: int = 5) -> list[dict[str, Any]]:
     """The envelopes in the queue, in order, without what each has anew; their fields are in their order."""
-    entries = app.client.xrange(app.keys("default").streams[priority])
+    entries: Any = app.client.xrange(app.keys("default").streams[priority])
     envelopes = [json.loads(fields[b"data"]) for _, fields in entries]
     for envelope in envelopes:
         assert envelope.pop("id")
@@ -105,7 +105,7 @@ def written(app: TaskApp, priority: int = 5) -> list[dict[str, Any]]:
 
 def records(app: TaskApp, ids: list[str]) -> list[Mapping[bytes, bytes]]:
     """The records of tasks, without the times in the names of their fields."""
-    found = [app.client.hgetall(app.keys("default").record(one)) for one in ids]
+    found: list[Any] = [app.client.hgetall(app.keys("default").record(one)) for one in ids]
     return [{name.partition(b":")[0]: value for name, value in record.items()} for record in found]
 
 
@@ -170,10 +170,9 @@ def test_options_of_a_plain_call_are_in_its_envelope(app: TaskApp) -> None:
 
 def test_a_plain_call_without_a_result_has_no_record(app: TaskApp) -> None:
     task = declare(app, int).with_options(ignore_result=True)
-    for _ in range(2):
-        handle = task.enqueue(1)
+    handles = [task.enqueue(1) for _ in range(2)]
 
-    assert handle.status() is None
+    assert [one.status() for one in handles] == [None, None]
     assert [one["meta"] for one in written(app)] == [{"schemaVersion": 1, "ignoreResult": True}] * 2
 
 
@@ -222,6 +221,7 @@ def test_a_plain_call_finds_a_server_that_has_lost_all_keys(app: TaskApp, start:
     app.client.script_flush()
 
     handle = double.enqueue(4)
+    assert app.queues() == ["default"]
     start(queues=("default",))
 
     assert handle.result(PATIENCE_S) == 8

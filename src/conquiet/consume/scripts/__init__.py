@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from conquiet.consume.report import Elsewhere
 from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import Client, drains_key
+from conquiet.queue.connection import Client, as_text, drains_key
 from conquiet.queue.lua import LuaScript
 
 _DEAD_LETTER, _JOIN, _LEAVE, _PUBLISH = (
@@ -72,7 +72,7 @@ def publish(
         if isinstance(reply, Exception):
             published.append(reply)
         else:
-            ids = [entry_id.decode() for entry_id in reply[::2]]
+            ids = [as_text(entry_id) for entry_id in reply[::2]]
             published.append((ids, [one for one, is_new in zip(ids, reply[1::2], strict=True) if is_new]))
     return published
 

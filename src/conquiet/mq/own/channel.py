@@ -7,8 +7,10 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from conquiet.consume.byte_budget import ByteBudget
+from conquiet.consume.channel import KeyOf
 from conquiet.consume.outcome import Outcome, Settlement
 from conquiet.consume.report import Elsewhere
 from conquiet.errors import LeaseLostError, MalformedEntry
@@ -45,6 +47,7 @@ class PartitionChannel:
     """
 
     is_shared = False
+    key_of: KeyOf | None = attrgetter("key")
     #: Only the owner has messages of a partition.
     elsewhere = Elsewhere()
 
@@ -231,9 +234,12 @@ class PartitionChannel:
 
     def as_delivered(self, msg: MqMessage) -> MqMessage:
         """As `Channel.as_delivered`."""
-        self._metrics.count("conquiet_mq_database_unavailable_total")
         # It may wait for long; a large one is loaded again when its turn comes.
         return msg.as_delivered() if len(msg.data) <= _SMALL_BYTES else msg.unloaded()
+
+    def count_unavailable(self, messages: int) -> None:
+        """As `Channel.count_unavailable`."""
+        self._metrics.count("conquiet_mq_database_unavailable_total", messages)
 
     def __str__(self) -> str:
         return str(self.partition)

@@ -11,9 +11,10 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from conquiet.consume.batch_handling import new_handling
 from conquiet.consume.engine import DrainLoop
 from conquiet.consume.gate import Gate
-from conquiet.consume.handling import Handler, MessageHandling
+from conquiet.consume.handling import Handler
 from conquiet.consume.outage import Outage
 from conquiet.db import Inbox
 from conquiet.errors import LeaseLostError, QueueError
@@ -51,7 +52,7 @@ class PartitionConsumer(Background):
         config: ConsumerConfig | None = None,
     ) -> None:
         check_topic_part("group", group)
-        self._new_handling = partial(MessageHandling, handler, engine, inbox)
+        self._new_handling = partial(new_handling, handler, engine, inbox)
         # It checks its arguments; each partition's thread has one of its own.
         self._new_handling().create_inbox_table()
         self.topic = topic_of(topic)

@@ -9,7 +9,7 @@ from typing import Any
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import LeaseLostError, MalformedEntry, QueueError
 from conquiet.logs import message_fields
-from conquiet.mq.envelope import Envelope, LaterVersionError, MqMessage, check_envelope
+from conquiet.mq.envelope import Envelope, LaterVersionError, MessageDraft, MqMessage, check_envelope
 from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.scripts import run_script
 from conquiet.mq.topics import Topic
@@ -249,23 +249,23 @@ class LeasedPartition:
                 # As it will be when it has begun.
                 count += 1
             envelope = Envelope.of(payload, topic=topic, partition=partition, is_bare=is_bare)
-            batch.messages.append(
-                MqMessage.delivered(
-                    topic=topic,
-                    group=group,
-                    partition=partition,
-                    id=entry_id,
-                    attempt=envelope.attempt + count,
-                    envelope=envelope,
-                    delivery_count=count,
-                    stream=self.stream,
-                    data=data,
-                    failure=failure,
-                    is_counted=not is_taken,
-                    sent_ms=envelope.timestamp_ms,
-                    sent_id=envelope.id,
-                )
+            draft: Any = MessageDraft(
+                topic=topic,
+                group=group,
+                partition=partition,
+                id=entry_id,
+                attempt=envelope.attempt + count,
+                envelope=envelope,
+                delivery_count=count,
+                stream=self.stream,
+                data=data,
+                failure=failure,
+                is_counted=not is_taken,
+                sent_ms=envelope.timestamp_ms,
+                sent_id=envelope.id,
             )
+            draft.__class__ = MqMessage
+            batch.messages.append(draft)
         return batch
 
     def _unloaded(self, entry_id: str) -> MqMessage:

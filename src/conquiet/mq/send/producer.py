@@ -15,9 +15,10 @@ from conquiet.mq.send.message import Message
 from conquiet.mq.send.partitioners import HashPartitioner, Partitioner
 from conquiet.mq.topics import Topic, name_of
 from conquiet.payload import Payload
-from conquiet.queue.connection import Client, add_entries, queue_error
+from conquiet.queue.connection import Client, queue_error
 from conquiet.queue.ends import EndWatch
 from conquiet.queue.replicas import ReplicaWait
+from conquiet.queue.round_trip import add_entries
 from conquiet.tracing import Where, active_traces
 
 #: Messages with dedupe ids that one script adds: the server does nothing else meanwhile.

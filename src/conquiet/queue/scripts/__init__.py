@@ -9,7 +9,7 @@ from typing import Literal
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import Client, execute
+from conquiet.queue.connection import Client, as_text, execute
 from conquiet.queue.lua import Argument, LuaScript
 from conquiet.queue.message import QueueMessage, RawEntry
 
@@ -98,4 +98,4 @@ def enqueue_once(
 ) -> list[str]:
     """Add numbered payloads that were not added before; `added` is the key of the hash of their ids."""
     ids = _ENQUEUE_ONCE.run(client, [stream, added], [window_ms, first, *payloads])
-    return [entry_id.decode() for entry_id in ids]
+    return [as_text(entry_id) for entry_id in ids]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -21,6 +22,15 @@ class Enqueued(NamedTuple):
     is_new: bool
     #: Whether the arguments that were stored for it are no task's.
     leaves_payload: bool = False
+
+
+class PlainReply(IntEnum):
+    """What became of a plain task; all but the first: nothing was done, it takes `enqueue_new`."""
+
+    ENQUEUED = 1
+    HAS_LISTENERS = 0
+    #: The priority is not in use yet, or the server has lost its data.
+    IS_FIRST = -1
 
 
 # Not frozen, as one is made for every task: that would triple what it costs.
@@ -149,15 +159,15 @@ def enqueue_one(
     name: str,
     priority: int,
     record_ttl_ms: int,
-) -> bool:
-    """Enqueue a plain task whose id is new; `False`: nothing was done, as it takes `enqueue_new`."""
+) -> PlainReply:
+    """Enqueue a plain task whose id is new, where nothing else is to be done."""
     tail = (
         *(3, keys.meta.encode(), keys.streams[priority].encode(), keys.record(task_id).encode()),
         *(f"p{priority}", data, record_ttl_ms, name),
     )
     # Without the context manager of the others, which would take as long as the rest of this function.
     try:
-        return bool(script("enqueue_one").run_encoded(client, tail))
+        return PlainReply(script("enqueue_one").run_encoded(client, tail))
     except REDIS_ERRORS as error:
         raise queue_error("enqueue", error, stream=keys.prefix, group=None) from error
 

@@ -5,13 +5,13 @@
 -- ARGV[1] the meta's field of its priority   ARGV[2] its envelope
 -- ARGV[3] how long its record is kept, ms, or 0 for none   ARGV[4] its name
 --
--- Returns 1, or 0 if enqueue_new.lua has to do it, as the priority is new or there are listeners: then nothing was done.
+-- Returns 1. Or, when enqueue_new.lua has to do it, and nothing was done: 0 if there are listeners, -1 if the priority is new.
 
 -- Redis before 7, which has no number, needs this: the entry's id is not deterministic.
 if not redis.REDIS_VERSION_NUM then redis.replicate_commands() end
 
 local known = redis.call('HMGET', KEYS[1], ARGV[1], 'listened')
-if not known[1] then return 0 end
+if not known[1] then return -1 end
 if known[2] and (tonumber(known[2]) or 0) > tonumber(redis.call('TIME')[1]) * 1000 then return 0 end
 
 local entry = redis.call('XADD', KEYS[2], '*', 'data', ARGV[2])

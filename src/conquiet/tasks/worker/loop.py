@@ -56,9 +56,8 @@ class ConsumerLoop:
     def running(self) -> tuple[TaskMessage, float] | None:
         """The task that runs now, and since when (monotonic)."""
         loop = self._loop
-        if loop is None or (msg := loop.attempts.in_handler) is None or not msg.started_ms:
-            return None
-        return msg, loop.attempts.in_handler_since
+        in_handlers = [] if loop is None else loop.in_handlers()
+        return next(((msg, since) for msg, since in in_handlers if msg.started_ms), None)
 
     def stop(self) -> None:
         """Finish the task that runs, hand back the others, and end."""
