@@ -77,6 +77,7 @@ def test_a_first_attempt_is_written_in_one_statement(db):
     assert len(statements) == 1
 
 
+@only_on("postgres")
 def test_an_error_of_the_first_statement_is_one_of_sqlalchemy_and_leaves_the_connection_usable(db):
     inbox, msg = Inbox(table="missing_inbox"), QueueMessage("orders", "billing", "5-1", {}, 1)
 
@@ -90,6 +91,7 @@ def test_an_error_of_the_first_statement_is_one_of_sqlalchemy_and_leaves_the_con
         assert not connection.invalidated
 
 
+@only_on("postgres")
 def test_a_connection_that_is_lost_in_the_middle_of_the_first_statement_is_seen_as_lost(db):
     inbox = Inbox()
     inbox.create_table(db)
