@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dagster_conquiet.config import (
         ClaimStaleConfig as ClaimStaleConfig,
         DrainConfig as DrainConfig,
+        FailWhen as FailWhen,
         ReplayConfig as ReplayConfig,
         TopicDrainConfig as TopicDrainConfig,
     )
@@ -59,7 +60,7 @@ _NAMES_OF = {
     "assets": "build_drain_asset build_stream_asset build_topic_drain_asset topic_partitions",
     "checks": "build_backlog_check build_dead_letter_check build_freshness_check",
     "components": "StreamDrainComponent",
-    "config": "ClaimStaleConfig DrainConfig ReplayConfig TopicDrainConfig",
+    "config": "ClaimStaleConfig DrainConfig FailWhen ReplayConfig TopicDrainConfig",
     "io_manager": "RedisStreamIOManager",
     "jobs": (
         "build_claim_stale_job build_claim_stale_schedule build_drain_job build_replay_dead_letters_job"

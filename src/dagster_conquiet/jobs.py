@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations` here: Dagster reads the config's type, which is created per job.
 
+import time
 from typing import Any
 
 import dagster as dg
@@ -11,7 +12,7 @@ from dagster_conquiet.config import ClaimStaleConfig, ReplayConfig, with_default
 from dagster_conquiet.ops import build_drain_op, report_without_errors
 from dagster_conquiet.specs import AnySpec, DrainSpec
 from dagster_conquiet.steps.recover import recover_in_step
-from dagster_conquiet.steps.runs import run_in_progress
+from dagster_conquiet.steps.runs import last_sign_of_life, runs_in_progress
 
 
 def build_drain_job(
@@ -52,16 +53,21 @@ def build_claim_stale_schedule(
     *,
     cron_schedule: str = "*/5 * * * *",
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
+    stalled_after_s: float = 3_600.0,
 ) -> dg.ScheduleDefinition:
-    """Run the recovery every five minutes, and never twice at once."""
+    """Run the recovery every five minutes, and never twice at once.
+
+    A run that has written no event for `stalled_after_s` does not count: it was killed.
+    """
 
     @dg.schedule(
         name=f"{job.name}_schedule", job=job, cron_schedule=cron_schedule, default_status=default_status
     )
     def claim_stale_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        running = run_in_progress(context.instance, job.name)
-        if running is not None:
-            return dg.SkipReason(f"run {running} of {job.name!r} is in progress")
+        for record in runs_in_progress(context.instance, job.name):
+            if time.time() - last_sign_of_life(context.instance, record) < stalled_after_s:
+                running = record.dagster_run.run_id
+                return dg.SkipReason(f"run {running} of {job.name!r} is in progress")
         return dg.RunRequest()
 
     return claim_stale_schedule

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from conquiet.consume import check_handler, load_handler
+from conquiet.consume import DrainReport, check_handler, load_handler
 from conquiet.db import Inbox
 from conquiet.queue.config import CLAIM_IDLE_MS
 from dagster_conquiet.asset_keys import plain_name
@@ -28,6 +28,8 @@ class SourceSpec:
     #: `None`: a redelivered message is handled again.
     inbox: Inbox | None = field(default_factory=Inbox)
     resources: ResourceKeys = field(default_factory=ResourceKeys)
+    #: A rule of your own, `fail_when(report)`, instead of the config's `fail_when`: whether the step fails.
+    fail_when: Callable[[DrainReport], bool] | None = None
 
     def __post_init__(self) -> None:
         if callable(self.handler):

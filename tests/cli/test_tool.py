@@ -126,7 +126,7 @@ def test_a_server_that_is_not_there_has_its_own_exit_code(anywhere):
         ran = anywhere(*arguments, "--url", url, "--json")
 
         assert (ran.code, ran.error["exit_code"]) == (3, 3)
-        assert ran.error["type"] == "QueueError"
+        assert ran.error["type"] == "NoConnectionError"
         assert "Connection refused" in ran.error["message"]
         assert ran.out == ""
 

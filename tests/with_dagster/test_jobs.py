@@ -157,9 +157,10 @@ def given_up(stream, resources, instance, enqueue, make_queue):
         handler=f"{HANDLERS}:refuse_all",
         config=DrainConfig(max_deliveries=1),
     )
-    build_drain_job(spec).execute_in_process(resources=resources, instance=instance)
     recovery = build_claim_stale_job(replace(spec, claim_idle_ms=1))
-    recovery.execute_in_process(resources=resources, instance=instance)
+    for job in (build_drain_job(spec), recovery):
+        result = job.execute_in_process(resources=resources, instance=instance, raise_on_error=False)
+        assert not result.success
     return spec
 
 
@@ -181,7 +182,7 @@ def test_a_message_that_fails_too_often_is_a_dead_letter_and_can_be_replayed(
 
 def test_the_sensor_requests_a_run_for_replayed_dead_letters(given_up, spec, resources, instance):
     job = build_drain_job(spec)
-    sensor = build_backlog_sensor(spec, job)
+    sensor = build_backlog_sensor(spec, job, pause_after_failure_s=0)
     of_redis = {"redis_streams": resources["redis_streams"]}
 
     def requested() -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from conquiet.mq import DeadLetters, Message, MqAdmin, PartitionBusyError, Producer, Topics
 from dagster_conquiet import (
+    FailWhen,
     TopicDrainConfig,
     TopicDrainSpec,
     build_backlog_check,
@@ -33,7 +34,7 @@ def topic(client):
 
 @pytest.fixture
 def topic_spec(topic):
-    def make(handler: str = "note_effect", **config: int) -> TopicDrainSpec:
+    def make(handler: str = "note_effect", **config: Any) -> TopicDrainSpec:
         return TopicDrainSpec(
             topic=topic.name,
             partitions=2,
@@ -115,7 +116,7 @@ def test_a_message_that_fails_every_time_is_a_dead_letter_and_can_be_replayed(
     topic, topic_spec, send, resources, instance, effects_seen
 ):
     send(2, partition=0)
-    refusing = topic_spec("refuse_odd", max_attempts=1)
+    refusing = topic_spec("refuse_odd", max_attempts=1, fail_when=FailWhen(dead_letters=None))
 
     metadata = drained(build_topic_drain_asset(refusing), "0", resources, instance)
     letters = DeadLetters(topic).count()
@@ -133,7 +134,7 @@ def test_max_failures_failed_messages_of_a_partition_fail_the_step_and_are_retri
 ):
     send(6, partition=0)
 
-    with pytest.raises(dg.Failure, match="3 messages are retried later, 0 are dead letters"):
+    with pytest.raises(dg.Failure, match="0 are pending, 3 are retried later, 0 are dead letters"):
         drained(build_topic_drain_asset(topic_spec("refuse_all", max_failures=3)), "0", resources, instance)
 
     assert DeadLetters(topic).count() == 0

@@ -38,7 +38,8 @@ class HandlingOperator(BaseOperator):
         max_failures: how many failed messages fail the task, at once and without retries; `None` for any
             number.
         inbox: skip messages that were handled before; `True`, or the name of the inbox table.
-        redis_streams_conn_id: a connection of type `redis_streams` with a `db_url`.
+        redis_streams_conn_id: a connection of type `redis_streams`, `redis` or `rediss`.
+        db_conn_id: the connection of the application's database, instead of the one that it names.
     """
 
     template_fields: Sequence[str] = (
@@ -48,6 +49,7 @@ class HandlingOperator(BaseOperator):
         "max_duration_s",
         "max_deliveries",
         "redis_streams_conn_id",
+        "db_conn_id",
     )
     ui_color = "#dcebe3"
 
@@ -70,6 +72,7 @@ class HandlingOperator(BaseOperator):
         batch_size: int = _DEFAULTS.batch_size,
         inbox: bool | str = False,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
+        db_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -86,6 +89,7 @@ class HandlingOperator(BaseOperator):
         self.batch_size = batch_size
         self.inbox = inbox
         self.redis_streams_conn_id = redis_streams_conn_id
+        self.db_conn_id = db_conn_id
 
     def on_kill(self) -> None:
         """Finish the message in the handler, and begin no other."""
@@ -121,7 +125,8 @@ class HandlingOperator(BaseOperator):
         with ExitStack() as stack:
             stack.enter_context(task_span(context))
             with failing_at_once():
-                hook = stack.enter_context(RedisStreamsHook(self.redis_streams_conn_id))
+                opened = RedisStreamsHook(self.redis_streams_conn_id, db_conn_id=self.db_conn_id)
+                hook = stack.enter_context(opened)
                 engine = stack.enter_context(hook.engine())
             yield hook, engine
 

@@ -128,6 +128,8 @@ class DrainLoop(Generic[M]):
                 finally:
                     if has_gate:
                         self._gate.leave()
+                # It may be large, and the next read brings others.
+                msg = None
                 if self._unsettled.are_overdue:
                     self._unsettled.settle()
             if read == size:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Dialect, Insert
+    from sqlalchemy import ClauseElement, Connection, Dialect
 
 #: Text, parameters that are constant, and the names of all if they go by position.
 _Compiled = tuple[str, dict[str, Any], list[str] | None]
@@ -16,7 +16,7 @@ _Compiled = tuple[str, dict[str, Any], list[str] | None]
 class DriverStatement:
     """An insert in the words of each driver, in half of the time that SQLAlchemy takes to execute one."""
 
-    def __init__(self, insert: Insert) -> None:
+    def __init__(self, insert: ClauseElement) -> None:
         self._insert = insert
         self._compiled: WeakKeyDictionary[Dialect, _Compiled] = WeakKeyDictionary()
 

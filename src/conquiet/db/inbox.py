@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from conquiet.arguments import check_positive_int
 from conquiet.db.driver_statement import DriverStatement
-from conquiet.db.lock_timeout import insert_within, lock_timeout
+from conquiet.db.lock_timeout import insert_within, insert_within_on_mariadb, lock_timeout
 from conquiet.db.outage_codes import is_lock_timeout
 from conquiet.db.session import DbSession
 from conquiet.db.tables import (
@@ -82,6 +82,7 @@ class Inbox:
         )
         self._insert = DriverStatement(insert(self._table))
         self._insert_within = DriverStatement(insert_within(self._table))
+        self._insert_on_mariadb = DriverStatement(insert_within_on_mariadb(self._table, lock_timeout_s))
 
     def create_table(self, engine: Engine) -> None:
         """Create the table unless it exists; `run` and `drain` call it before their first message."""
@@ -91,8 +92,8 @@ class Inbox:
         """Write the row, as the first statement of the transaction; `None` if it existed before.
 
         While another worker handles the same message this waits for its end, no longer than `lock_timeout_s`;
-        the first attempt on MySQL and MariaDB for their `innodb_lock_wait_timeout`. After `None` the
-        transaction must be left by an exception. Returns the name of this delivery, for `take_back`.
+        the first attempt on MySQL for its `innodb_lock_wait_timeout`. After `None` the transaction must be
+        left by an exception. Returns the name of this delivery, for `take_back`.
 
         Raises:
             InboxRowLockedError: the other transaction has not ended in time.
@@ -113,11 +114,13 @@ class Inbox:
                 # Without a lock timeout it would wait for ever for a worker that is frozen.
                 row["lock_timeout"] = f"{self.lock_timeout_s}s"
                 self._insert_within.execute(connection, row)
+            elif getattr(connection.dialect, "is_mariadb", False):
+                self._insert_on_mariadb.execute(connection, row)
             elif msg.attempt > 1:
                 with lock_timeout(session, self.lock_timeout_s):
                     self._insert.execute(connection, row)
             else:
-                # Others have a lock timeout of their own; a shorter one costs round trips.
+                # MySQL and SQLite have a lock timeout of their own; a shorter one costs round trips.
                 self._insert.execute(connection, row)
         except IntegrityError:
             return None

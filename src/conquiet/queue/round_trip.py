@@ -27,6 +27,8 @@ _EXECUTE = (
     else None
 )
 
+_LARGE_BYTES = 256 << 10
+
 
 def execute_unparsed(client: Client, *command: Any) -> Any:
     """Run a command whose reply redis-py leaves as it is, such as EVALSHA and XADD, with its reply as bytes.
@@ -36,9 +38,10 @@ def execute_unparsed(client: Client, *command: Any) -> Any:
     """
     if not _is_plain(client):
         return execute(client, *command)
+    packed = _packed(command)
 
     def send_and_read(connection: Connection) -> Any:
-        connection.send_packed_command((pack_command(command),))
+        connection.send_packed_command(packed)
         return connection.read_response(disable_decoding=True)
 
     return _with_connection(client, send_and_read)
@@ -106,6 +109,17 @@ def _with_connection(client: redis.Redis, send_and_read: Callable[[Any], _T]) ->
         return reply
     finally:
         pool.release(connection)
+
+
+def _packed(command: tuple[Any, ...]) -> Sequence[bytes]:
+    """The bytes of a command, of which a large one is not copied."""
+    if not any(type(part) is bytes and len(part) > _LARGE_BYTES for part in command):
+        return (pack_command(command),)
+    packed = [f"*{len(command)}\r\n".encode()]
+    for part in command:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        packed += (f"${len(data)}\r\n".encode(), data, b"\r\n")
+    return packed
 
 
 def _is_plain(client: Client) -> TypeGuard[redis.Redis]:

@@ -9,11 +9,13 @@ from conquiet.arguments import check_name, check_positive_int
 from conquiet.payload import Payload, encode_payload
 from conquiet.queue.connection import (
     Client,
+    check_client,
     key_beside,
     queue_error,
     visible_errors,
 )
 from conquiet.queue.ends import EndWatch
+from conquiet.queue.message import is_entry_id
 from conquiet.queue.replicas import ReplicaWait
 from conquiet.queue.round_trip import add_entries, execute_unparsed
 from conquiet.queue.scripts import enqueue_once
@@ -45,6 +47,7 @@ class StreamWriter:
             min_replicas: every call waits until so many replicas have what it added.
             replica_timeout_ms: for so long; then it raises a `NotReplicatedError`.
         """
+        check_client(client)
         check_name("stream", stream)
         self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
         self.client = client
@@ -129,7 +132,7 @@ class StreamWriter:
                         first=first,
                         payloads=some,
                     )
-                self.ends.sent(self.stream, ids[first:])
+                self.ends.sent(self.stream, [*filter(is_entry_id, ids[first:])])
                 self._replicas.after(self.client, [self.stream], ids, primaries)
             record_ids(ids)
         return ids

@@ -7,10 +7,9 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from conquiet.consume import DrainLimits
 from dagster_conquiet.assets import build_drain_asset, build_stream_asset
 from dagster_conquiet.checks import build_backlog_check, build_dead_letter_check, build_freshness_check
-from dagster_conquiet.config import ClaimStaleConfig, DrainConfig
+from dagster_conquiet.config import ClaimStaleConfig, DrainConfig, FailWhen
 from dagster_conquiet.jobs import (
     build_claim_stale_job,
     build_claim_stale_schedule,
@@ -20,7 +19,7 @@ from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource
 from dagster_conquiet.sensors import build_backlog_sensor
 from dagster_conquiet.specs import DrainSpec
 
-_LIMITS = DrainLimits()
+_LIMITS = DrainConfig()
 
 
 class SensorAttributes(dg.Model, dg.Resolvable):
@@ -30,6 +29,14 @@ class SensorAttributes(dg.Model, dg.Resolvable):
     minimum_interval_seconds: int = 30
     pause_after_failure_s: float = 60.0
     is_running: bool = Field(default=True, description="Whether it runs unless it is stopped in the UI.")
+
+
+class FailAttributes(dg.Model, dg.Resolvable):
+    """When messages that failed fail the step; null never does."""
+
+    all_failed: bool = True
+    dead_letters: int | None = 1
+    failures: int | None = None
 
 
 class RecoveryAttributes(dg.Model, dg.Resolvable):
@@ -71,6 +78,7 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
     max_deliveries: int | None = Field(
         default=_LIMITS.max_deliveries, description="A message delivered more often is a dead letter."
     )
+    fail_when: FailAttributes = Field(default_factory=FailAttributes)
     max_retries: int = Field(default=3, description="How often a step that dies or fails is tried again.")
     sensor: SensorAttributes = Field(default_factory=SensorAttributes)
     recovery: RecoveryAttributes = Field(default_factory=RecoveryAttributes)
@@ -88,7 +96,8 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions; nothing is imported, connected or read."""
         names = ("max_messages", "max_duration_s", "max_failures", "max_deliveries")
-        limits = {name: getattr(self, name) for name in names}
+        limits: dict[str, Any] = {name: getattr(self, name) for name in names}
+        limits["fail_when"] = FailWhen(**self.fail_when.model_dump())
         spec = DrainSpec(
             stream=self.stream, group=self.group, handler=self.handler, config=DrainConfig(**limits)
         )

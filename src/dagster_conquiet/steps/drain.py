@@ -16,6 +16,7 @@ from conquiet.queue import Client, QueueConfig, RedisStreamsQueue, peek_backlog
 from dagster_conquiet.config import LimitsConfig, TopicDrainConfig
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
 from dagster_conquiet.steps.attempts import Attempt, Context, attempt_of
+from dagster_conquiet.steps.failing import log_failures, reason_to_fail, sentence_of
 from dagster_conquiet.steps.interrupts import interrupts_between_messages
 from dagster_conquiet.steps.metadata import Metadata, drain_metadata
 from dagster_conquiet.steps.timeline import Timeline
@@ -33,18 +34,17 @@ def drain_in_step(context: Context, spec: AnySpec, config: Any) -> tuple[DrainRe
         config: of the same type as `spec.config`.
 
     Raises:
-        DrainError: `max_failures` messages of the stream failed; they are pending.
-        dagster.Failure: `max_failures` messages of the partition failed.
+        dagster.Failure: messages failed, and `fail_when` or `max_failures` says that the step does.
         PartitionBusyError: another run, or another consumer, owns the partition.
     """
     with opened_step(context, spec, config) as (client, attempt, limits):
         if isinstance(spec, TopicDrainSpec):
             drain_it = _partition_drain(context, client, spec, config, attempt)
-            return run_drain(context, client, spec, partial(drain_it, limits=limits))
+            return run_drain(context, client, spec, config, partial(drain_it, limits=limits))
         queue = queue_of(client, spec, attempt)
         earlier = _earlier_attempts(context, attempt, queue.consumer_names())
         drain_it = partial(drain, queue, limits=limits, take_over_from=earlier)
-        return run_drain(context, client, spec, drain_it)
+        return run_drain(context, client, spec, config, drain_it)
 
 
 @contextmanager
@@ -64,25 +64,28 @@ def queue_of(client: Client, spec: DrainSpec, attempt: Attempt) -> RedisStreamsQ
 
 
 def run_drain(
-    context: Context, client: Client, spec: AnySpec, drain_it: Drain
+    context: Context, client: Client, spec: AnySpec, config: LimitsConfig, drain_it: Drain
 ) -> tuple[DrainReport, Metadata]:
-    """Run the drain with the spec's handler; failed messages fail the step only if they end the drain."""
+    """Run the drain with the spec's handler.
+
+    Raises:
+        dagster.Failure: messages failed, and the rule says that the step does; its metadata has the counts.
+    """
     timeline = Timeline()
     handler, engine = timeline.counting(spec.load_handler()), spec.resources.database_of(context).get_engine()
     try:
         report = drain_it(handler=handler, engine=engine, inbox=spec.inbox)
     except DrainError as error:
-        if error.report.stopped_by == "max_failures":
-            raise
         report = error.report
-        context.log.warning("%s", error)
-    if report.stopped_by == "max_failures":
-        raise dg.Failure(
-            f"max_failures ended the drain of stream {report.stream!r} for group {report.group!r}: "
-            f"{report.retried} messages are retried later, {report.dead_lettered} are dead letters"
-        )
     after = peek_backlog(client, stream=report.stream, group=report.group)
-    return report, drain_metadata(report, after, timeline)
+    metadata = drain_metadata(report, after, timeline)
+    log_failures(context, report.failures, with_texts=config.log_errors)
+    if reason := reason_to_fail(report, spec.fail_when or config.fail_when):
+        # Outside of the handling of the error, whose text may quote a message. To do the same again at once
+        # helps if servers are unavailable, and not if messages are bad.
+        is_outage = report.stopped_by == "max_failures"
+        raise dg.Failure(sentence_of(report, reason), metadata=metadata, allow_retries=is_outage)
+    return report, metadata
 
 
 def _partition_drain(

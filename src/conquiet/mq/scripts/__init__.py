@@ -118,7 +118,8 @@ def create_topic(
 
 def begin_delete(client: Client, registry: RegistryKeys, name: str) -> tuple[int, str] | None:
     """Take a topic out of the registry; returns its partition count and layout, `None` if it is not there."""
-    keys = [registry.registry, registry.meta(name), registry.deleting(name)]
+    keys = [registry.registry, registry.meta(name), registry.deleting(name), registry.partitions(name)]
+    keys.append(registry.deleted)
     with visible_errors("delete", stream=name, group=None):
         count, layout = script("begin_delete").run(client, keys, (name,))
     return None if count is None else (int(count), layout.decode())

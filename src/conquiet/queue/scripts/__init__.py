@@ -9,7 +9,7 @@ from typing import Literal
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import Client, execute
+from conquiet.queue.connection import Client, as_text, execute
 from conquiet.queue.lua import Argument, LuaScript
 from conquiet.queue.message import QueueMessage, RawEntry
 
@@ -66,16 +66,24 @@ def change_pending(
 
 
 def take_from(
-    client: Client, config: QueueConfig, consumer: str, start: str, count: int, drains: str | None = None
+    client: Client,
+    config: QueueConfig,
+    consumer: str,
+    start: str,
+    count: int,
+    *,
+    max_bytes: int,
+    drains: str | None = None,
 ) -> tuple[str | None, list[tuple[bytes, list[bytes], int]]]:
     """Take over a page of another consumer's pending list: its last id; id, fields, count of each entry.
 
     Args:
+        max_bytes: no further one after so many.
         drains: the key of the group's drains; nothing is taken from one that is alive.
     """
     names = (config.consumer_group.encode(), config.consumer_name.encode(), consumer.encode())
     keys = [config.stream_key] if drains is None else [config.stream_key, drains]
-    last, taken = _TAKE_FROM.run(client, keys, (*names, start, count))
+    last, taken = _TAKE_FROM.run(client, keys, (*names, start, count, max_bytes))
     return last.decode() or None, [tuple(entry) for entry in taken]
 
 
@@ -90,4 +98,4 @@ def enqueue_once(
 ) -> list[str]:
     """Add numbered payloads that were not added before; `added` is the key of the hash of their ids."""
     ids = _ENQUEUE_ONCE.run(client, [stream, added], [window_ms, first, *payloads])
-    return [entry_id.decode() for entry_id in ids]
+    return [as_text(entry_id) for entry_id in ids]
