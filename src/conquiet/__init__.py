@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         OutboxRelay as OutboxRelay,
         QueueConsumer as QueueConsumer,
         Retry as Retry,
+        batch_handler as batch_handler,
         drain as drain,
         drain_stale as drain_stale,
         install_signal_handlers as install_signal_handlers,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         MalformedEntry as MalformedEntry,
         MalformedEntryError as MalformedEntryError,
         MessageRejectedError as MessageRejectedError,
+        NoConnectionError as NoConnectionError,
         NotReplicatedError as NotReplicatedError,
         QueueError as QueueError,
     )
@@ -55,15 +57,15 @@ __version__ = "0.1.0"
 # On first use: `import conquiet` pays for neither SQLAlchemy nor redis-py.
 _NAMES_OF = {
     "consume": (
-        "Ack DeadLetter DrainLimits DrainReport OutboxRelay QueueConsumer Retry drain drain_stale "
-        "install_signal_handlers load_handler reference_to"
+        "Ack DeadLetter DrainLimits DrainReport OutboxRelay QueueConsumer Retry batch_handler drain "
+        "drain_stale install_signal_handlers load_handler reference_to"
     ),
     "db": "DbSession Inbox Outbox",
     "embedded": "EmbeddedServer",
     "errors": (
         "ConquietError ConsumerBusyError DatabaseUnavailableError DbError DrainError DrainFailure "
         "EmbeddedServerError MalformedEntry MalformedEntryError MessageRejectedError "
-        "NotReplicatedError QueueError"
+        "NoConnectionError NotReplicatedError QueueError"
     ),
     "queue": (
         "BacklogStats QueueConfig QueueMessage RedisStreamsQueue StreamWriter open_async_client "

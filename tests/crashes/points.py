@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ class CrashPoints:
 
     def __init__(self, last: int, fault: Fault, *, trace: Path, has_replies: bool = True) -> None:
         self._left = last
+        self._lock = threading.Lock()
         self._fault = fault
         # Without replies half the points: the server has executed what was sent, answer or no answer.
         self._has_replies = has_replies
@@ -47,12 +49,14 @@ class CrashPoints:
             self._pass(name, RuntimeError(name))
 
     def _pass(self, name: str, lost_answer: Exception) -> None:
-        if self.is_reached:
-            return
-        self._trace.write(f"{name}\n")
-        self._left -= 1
-        if not self.is_reached:
-            return
+        # Handlers may run in several threads.
+        with self._lock:
+            if self.is_reached:
+                return
+            self._trace.write(f"{name}\n")
+            self._left -= 1
+            if not self.is_reached:
+                return
         if self._fault == "crash":
             os._exit(CRASHED)
         raise lost_answer

@@ -14,6 +14,7 @@ from conquiet import (
     OutboxRelay,
     QueueConsumer,
     QueueMessage,
+    batch_handler,
     drain,
     drain_stale,
     tracing,
@@ -117,6 +118,41 @@ def drain_by_twos(site: Site) -> None:
     )
 
 
+def drain_four_at_once(site: Site) -> None:
+    """`drain` with four handlers at once, in the order of two keys."""
+    limits = DrainLimits(
+        max_messages=10, concurrency=4, order_by=lambda msg: msg.payload["number"] % 2, idle_ms=BLOCK_MS
+    )
+    drain(site.queue, site.handle, site.engine, limits, inbox=site.inbox)
+
+
+def drain_four_and_continue(site: Site) -> None:
+    """As above, and the third message fails."""
+    limits = DrainLimits(max_messages=5, concurrency=4, order_by=False, idle_ms=BLOCK_MS)
+    with suppress(DrainError):
+        drain(site.queue, _failing_at(3, site), site.engine, limits, inbox=site.inbox)
+
+
+def drain_in_batches(site: Site) -> None:
+    """`drain` with a batch handler, three messages in a transaction."""
+    _drain_in_batches(site, site.handle)
+
+
+def drain_a_failing_batch(site: Site) -> None:
+    """As above; the third message fails its batch, and then itself alone."""
+    with suppress(DrainError):
+        _drain_in_batches(site, _failing_at(3, site))
+
+
+def _drain_in_batches(site: Site, handle: Handler) -> None:
+    def handle_all(messages: list[QueueMessage], session: DbSession) -> None:
+        for msg in messages:
+            handle(msg, session)
+
+    limits = DrainLimits(max_messages=10, batch_size=3, idle_ms=BLOCK_MS)
+    drain(site.queue, batch_handler(handle_all), site.engine, limits, inbox=site.inbox)
+
+
 def drain_traced(site: Site) -> None:
     """As above with traces: each ack is then a call of its own, before the next read."""
     tracing.enable(TracerProvider())
@@ -177,6 +213,20 @@ SCENARIOS = {
     "run_inbox": Scenario(prepare=three_new, run=run_until_the_third, has_inbox=True),
     "drain": Scenario(prepare=one_own_and_four_new, run=drain_by_twos),
     "drain_inbox": Scenario(prepare=one_own_committed_and_four_new, run=drain_by_twos, has_inbox=True),
+    "drain_concurrent": Scenario(prepare=one_own_and_four_new, run=drain_four_at_once),
+    "drain_concurrent_inbox": Scenario(
+        prepare=one_own_committed_and_four_new, run=drain_four_at_once, has_inbox=True
+    ),
+    "drain_concurrent_continue": Scenario(
+        prepare=one_own_and_four_new, run=drain_four_and_continue, has_inbox=True
+    ),
+    "drain_batches": Scenario(prepare=one_own_and_four_new, run=drain_in_batches),
+    "drain_batches_inbox": Scenario(
+        prepare=one_own_committed_and_four_new, run=drain_in_batches, has_inbox=True
+    ),
+    "drain_failing_batch": Scenario(
+        prepare=one_own_committed_and_four_new, run=drain_a_failing_batch, has_inbox=True
+    ),
     "drain_traced": Scenario(prepare=one_own_committed_and_four_new, run=drain_traced, has_inbox=True),
     "drain_take_back": Scenario(
         prepare=two_of_an_earlier_try_and_two_new, run=drain_and_take_back, has_inbox=True

@@ -35,6 +35,23 @@ def test_no_crash_point_of_a_drain_with_an_inbox_repeats_an_effect(explore: Expl
     assert_kept(exploration, points=35)
 
 
+@pytest.mark.parametrize("scenario", ["drain_concurrent", "drain_batches"])
+def test_no_crash_point_of_several_messages_at_once_loses_one(explore: Explore, scenario: str):
+    exploration = explore(scenario)
+
+    assert_kept(exploration, points=20)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    ["drain_concurrent_inbox", "drain_concurrent_continue", "drain_batches_inbox", "drain_failing_batch"],
+)
+def test_no_crash_point_of_several_messages_at_once_repeats_an_effect(explore: Explore, scenario: str):
+    exploration = explore(scenario)
+
+    assert_kept(exploration, points=20)
+
+
 def test_no_crash_point_of_a_drain_that_renews_loses_a_message(explore: Explore):
     exploration = explore("drain_renew")
 
@@ -116,6 +133,14 @@ def test_no_lost_answer_loses_a_message(explore: Explore, scenario: str):
 
 def test_the_explorer_catches_an_ack_before_the_commit(explore: Explore):
     exploration = explore("ack_before_commit")
+
+    assert "redis XACK sent" in first_violation(exploration)
+    assert "was acked without its committed effect" in first_violation(exploration)
+
+
+@pytest.mark.parametrize("loop", ["ack_of_a_neighbour", "ack_of_a_batch_before_its_commit"])
+def test_the_explorer_catches_an_ack_of_another_message_than_the_committed_one(explore: Explore, loop: str):
+    exploration = explore(loop)
 
     assert "redis XACK sent" in first_violation(exploration)
     assert "was acked without its committed effect" in first_violation(exploration)

@@ -24,6 +24,27 @@ def ack_before_commit(site: Site) -> None:
         site.handle(msg, session)
 
 
+def ack_of_a_neighbour(site: Site) -> None:
+    """As with two in handlers: the first one is committed, and the other one is acked."""
+    site.queue.enqueue({"number": 2})
+    first, second = site.queue.read(BLOCK_MS, count=2)
+    with DbSession(site.engine) as session:
+        site.handle(first, session)
+    site.queue.ack(second)
+    with DbSession(site.engine) as session:
+        site.handle(second, session)
+    site.queue.ack(first)
+
+
+def ack_of_a_batch_before_its_commit(site: Site) -> None:
+    """Messages of one transaction, acked as their handler comes to them."""
+    site.queue.enqueue({"number": 2})
+    with DbSession(site.engine) as session:
+        for msg in site.queue.read(BLOCK_MS, count=2):
+            site.handle(msg, session)
+            site.queue.ack(msg)
+
+
 def ack_in_finally(site: Site) -> None:
     """A transaction that fails is acked all the same; no crash shows it, since none comes to a `finally`."""
     [msg] = site.queue.read(BLOCK_MS)
@@ -81,6 +102,8 @@ def fail(site: Site) -> None:
 
 WRONG_LOOPS = {
     "ack_before_commit": Scenario(prepare=one_new, run=ack_before_commit),
+    "ack_of_a_neighbour": Scenario(prepare=one_new, run=ack_of_a_neighbour),
+    "ack_of_a_batch_before_its_commit": Scenario(prepare=one_new, run=ack_of_a_batch_before_its_commit),
     "ack_in_finally": Scenario(prepare=one_new, run=ack_in_finally),
     "ack_before_dead_letter": Scenario(
         prepare=one_new, run=ack_before_dead_letter, max_deliveries=1, dead_lettered=1

@@ -30,7 +30,7 @@ class OneMessage:
     where, stream = Where(destination="s", group="g", consumer="c"), "s"
     max_outage_s, max_outages_of_message = 0.0, 0
     is_caught_up, is_shared, can_settle, claimed_by_others = True, False, True, 0
-    elsewhere = Elsewhere()
+    elsewhere, key_of = Elsewhere(), None
 
     def __init__(self) -> None:
         self.messages = [QueueMessage("s", "g", "1-0", {})]
@@ -67,7 +67,7 @@ class OneMessage:
 class Returning:
     """A handler that returns, or raises."""
 
-    has_inbox = False
+    has_inbox = takes_batches = False
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error

@@ -72,8 +72,23 @@ class LimitOptions:
         ),
     ] = None
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="The most messages that one read asks for.")
+        int | None,
+        typer.Option(
+            "--batch-size", min=1, help="The most messages of one read, or of a batch handler's transaction."
+        ),
     ] = None
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", min=1, help="How many messages are handled at once.")
+    ] = None
+    order_by: Annotated[
+        str | None,
+        typer.Option(
+            "--order-by", help="With --concurrency: keep the order of equal values.", metavar="FIELD"
+        ),
+    ] = None
+    no_order: Annotated[
+        bool, typer.Option("--no-order", help="With --concurrency: messages have no order.")
+    ] = False
 
     def drain_limits(self, stopping: Stopping, *, idle_ms: int | None = None) -> DrainLimits:
         """The limits of a drain that a signal stops."""
@@ -81,6 +96,10 @@ class LimitOptions:
 
         given = {**asdict(self), "idle_ms": idle_ms}
         duration_ms = given.pop("max_duration")
+        if given.pop("no_order"):
+            if self.order_by is not None:
+                raise UsageError("--no-order and --order-by exclude each other.")
+            given["order_by"] = False
         given["max_duration_s"] = duration_ms and duration_ms / 1000
         chosen: dict[str, Any] = {
             # 0 is no limit.

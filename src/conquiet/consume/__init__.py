@@ -1,5 +1,6 @@
 """The queue and the database together: read, open, handle, commit, ack, in this order."""
 
+from conquiet.consume.batch_handler import BatchHandler, batch_handler
 from conquiet.consume.consumer import QueueConsumer
 from conquiet.consume.dead_letter import dead_letter_stream
 from conquiet.consume.drain import drain, drain_stale
@@ -13,6 +14,7 @@ from conquiet.consume.signals import install_signal_handlers
 
 __all__ = [
     "Ack",
+    "BatchHandler",
     "DeadLetter",
     "DrainLimits",
     "DrainReport",
@@ -20,6 +22,7 @@ __all__ = [
     "OutboxRelay",
     "QueueConsumer",
     "Retry",
+    "batch_handler",
     "check_handler",
     "dead_letter_stream",
     "drain",

@@ -1,56 +1,53 @@
-"""Attempts: one message through its handler, with its spans, and the database that may be unavailable."""
+"""Attempts: messages through their handler, in one thread; what becomes of them is decided elsewhere."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
 from conquiet.consume.channel import Channel, Handling, M
-from conquiet.consume.outage import Outage
-from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Settlement
-from conquiet.consume.set_aside import SetAside
+from conquiet.consume.gate import Gate
+from conquiet.consume.outcome import Ack, DeadLetter, Outcome
 from conquiet.consume.spans import Spans
 from conquiet.db import is_connection_lost, is_refused
-from conquiet.errors import (
-    CommitUnknownError,
-    DatabaseUnavailableError,
-    InboxRowLockedError,
-    WriteRefusedError,
-)
-from conquiet.logs import MessageLog
+from conquiet.errors import CommitUnknownError, DatabaseUnavailableError
 from conquiet.tracing import active_traces
 
 if TYPE_CHECKING:
     from conquiet.tracing.traces import Processing
 
-_log = MessageLog(logging.getLogger(__name__))
 
-#: So many messages in a row whose writes are refused show that the database is at fault.
-_REFUSED_IN_A_ROW = 3
+# Not frozen, as one is made for every message: that would double what it costs.
+@dataclass(slots=True)
+class Attempt(Generic[M]):
+    """One message, or a batch of them, that was in the handler."""
+
+    messages: Sequence[M]
+    #: When it began (monotonic), and how long it took.
+    since: float
+    seconds: float = 0.0
+    #: Of each message; none after an error, which is that of all of them.
+    outcomes: Sequence[Outcome] = ()
+    error: BaseException | None = None
+    #: Whether the database could not be used after an error that came from it.
+    is_database_unavailable: bool = False
+    processings: Sequence[Processing] = ()
 
 
 class Attempts(Generic[M]):
-    """The attempts of one loop, one after the other."""
+    """The attempts of one thread, one after the other."""
 
-    def __init__(self, channel: Channel[M], handling: Handling[M], spans: Spans) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel[M], handling: Handling[M], spans: Spans, gate: Gate) -> None:
         self._handling = handling
         self._spans = spans
-        #: On while the database is unavailable.
-        self.database = Outage(channel.max_outage_s)
-        #: The last message during which the database became unavailable, and how often it did.
-        self._outages_of: dict[str, int] = {}
-        #: What the database refused, while others show who is at fault.
-        self.aside: SetAside[M] = SetAside()
-        #: Attempts that ended in anything but an ack.
-        self.failed = 0
+        self._gate = gate
+        self._tolerates_outages = channel.max_outages_of_message > 0
         self.consumer = channel.where.consumer or ""
-        #: The message in the handler, and since when (monotonic); other threads look at both.
+        #: The message in the handler, of a batch the first, and since when (monotonic); others look at both.
         self.in_handler: M | None = None
         self.in_handler_since = 0.0
         #: While a handler runs, another thread may use the channel, with this lock. The loop's own thread has
@@ -74,104 +71,69 @@ class Attempts(Generic[M]):
         with self._lock:
             self._is_handling = False
 
-    def handle(self, msg: M) -> Settlement:
-        """Handle the message, unless it is given up without, and decide what becomes of it.
-
-        Raises:
-            DatabaseUnavailableError: it was not an attempt; see `put_back`.
-        """
-        settlement = self._channel.settlement_without_handler(msg)
-        if settlement is not None:
-            # Committed and not acked: a replay of the dead letter would do it a second time.
-            is_given_up = settlement.kind == "dead_letter"
-            has_handled = is_given_up and self._handling.has_handled(msg)
-            if is_given_up and self._handling.has_inbox:
-                self.database.ended()
-            if not has_handled:
-                return settlement
-        self.in_handler_since = time.monotonic()
-        self.in_handler = msg
+    def run(self, messages: Sequence[M]) -> Attempt[M]:
+        """Handle one message or a batch, and leave the gate."""
+        attempt = Attempt(messages, time.monotonic())
+        self.in_handler_since = attempt.since
+        self.in_handler = messages[0]
         try:
             traces = active_traces()
             if traces is None:
-                settlement = self._run_handler(msg, None)
+                self._run_handler(attempt)
             else:
-                with self._spans.processing(traces, msg) as processing:
-                    settlement = self._run_handler(msg, processing)
-                    processing.ended(settlement.outcome)
+                with self._spans.processing(traces, messages) as attempt.processings:
+                    self._run_handler(attempt)
         finally:
             self.in_handler = None
-        self.failed += settlement.kind != "ack"
-        if self.aside.messages:
-            self.aside.forget(msg.id)
-        return settlement
+            self._gate.leave()
+        return attempt
 
-    def put_back(self, msg: M, error: DatabaseUnavailableError, queued: deque[M]) -> None:
-        """Have a message handled again as the same attempt, next or when others have shown who is at fault.
+    def release(self) -> None:
+        """As `Handling.release`."""
+        self._handling.release()
 
-        Raises:
-            DatabaseUnavailableError: that has lasted too long.
-        """
-        msg = self._channel.as_delivered(msg)
-        what, waits = "database unavailable, entry", "waits"
-        # A stream's drain tolerates no outage, but one or two refused messages do not make one.
-        is_outage = True
-        if isinstance(error, WriteRefusedError):
-            self._channel.set_aside(msg)
-            waits = f"has waited for {self.aside.add(msg, error, self.in_handler_since):.1f} s"
-            is_outage = self.database.max_s > 0 or self.aside.refused >= _REFUSED_IN_A_ROW
-        else:
-            queued.appendleft(msg)
-        if isinstance(error, InboxRowLockedError):
-            # However long that lasts: the database answers, and one frozen worker must not end the others.
-            what = "inbox row locked, entry"
-            self.database.ended()
-        elif self.database.failed() and is_outage:
-            raise error
-        extra = self._spans.log_fields(msg.id)
-        _log.warning("%s %s of %s %s: %s", what, msg.id, self._channel, waits, error, extra=extra)
+    def leave_gate(self) -> None:
+        """Leave the gate for a message whose handler does not run."""
+        self._gate.leave()
 
-    def take_due(self) -> list[M]:
-        """What was set aside and is to be tried again, in order."""
-        return [msg for due in self.aside.take_due() for msg in self._channel.take_back(due)]
-
-    def _run_handler(self, msg: M, processing: Processing | None) -> Settlement:
-        result: Outcome | Exception
+    def _run_handler(self, attempt: Attempt[M]) -> None:
+        messages = attempt.messages
         try:
             self._is_handling = True
             try:
-                result = self._handling.handle(msg)
+                if len(messages) == 1:
+                    attempt.outcomes = (self._handling.handle(messages[0]),)
+                else:
+                    attempt.outcomes = self._handling.handle_batch(messages)
             finally:
                 self.end_handling()
         except Exception as error:  # noqa: BLE001 -- the user's; it becomes a settlement that is counted and logged
             # Again: it may be of a signal that came while the first call waited.
             self.end_handling()
-            self._raise_if_unavailable(msg, error)
-            # Else a message that was committed at its last attempt would become a dead letter.
-            is_committed = isinstance(error, CommitUnknownError) and self._handling.has_handled(msg)
-            result = Ack() if is_committed else error
-        if self.database.is_on:
-            self.database.ended()
-        if processing is not None and isinstance(result, Exception):
-            processing.failed(result)
-        elif processing is not None and isinstance(result, DeadLetter):
-            processing.refused(result.reason)
-        return self._channel.decide(msg, result, time.monotonic() - self.in_handler_since)
+            self._examine(attempt, error)
+        attempt.seconds = time.monotonic() - attempt.since
 
-    def _raise_if_unavailable(self, msg: M, error: Exception) -> None:
-        if isinstance(error, DatabaseUnavailableError):
-            raise error
-        limit = self._channel.max_outages_of_message
-        if is_connection_lost(error):
-            if not limit or not self._handling.is_database_unavailable():
+    def _examine(self, attempt: Attempt[M], error: Exception) -> None:
+        """Ask the database about an error while its thread, and no other, has to wait for the answer."""
+        attempt.outcomes, attempt.error = (), error
+        try:
+            is_unknown = isinstance(error, CommitUnknownError) and len(attempt.messages) == 1
+            if is_unknown and self._handling.has_handled(attempt.messages[0]):
+                # Else a message that was committed at its last attempt would become a dead letter.
+                attempt.outcomes, attempt.error = (Ack(),), None
                 return
-            # One that takes the database down each time does fail in the end.
-            self._outages_of = {msg.id: self._outages_of.get(msg.id, 0) + 1}
-            if self._outages_of[msg.id] <= limit:
-                text = f"the database became unavailable while {msg.id} was handled: {error}"
-                raise DatabaseUnavailableError(text) from error
-        elif is_refused(error):
-            if self._handling.is_database_unavailable():
-                raise DatabaseUnavailableError(f"the database refuses to write: {error}") from error
-            if not self.aside.is_at_fault(msg.id, max_alone=limit if self.database.has_lasted() else 0):
-                raise WriteRefusedError(f"the database refused what {msg.id} wrote: {error}") from error
+            if is_refused(error) or (self._tolerates_outages and is_connection_lost(error)):
+                attempt.is_database_unavailable = self._handling.is_database_unavailable()
+        except DatabaseUnavailableError as unavailable:
+            attempt.error = unavailable
+
+
+def end_spans(attempt: Attempt[M], outcomes: Sequence[str] = ()) -> None:
+    """End the spans of an attempt, with what was decided, or without when it is to be tried again."""
+    for number, processing in enumerate(attempt.processings):
+        result = attempt.outcomes[number] if attempt.outcomes else attempt.error
+        if isinstance(result, BaseException):
+            processing.failed(result)
+        elif isinstance(result, DeadLetter):
+            processing.refused(result.reason)
+        processing.ended(outcomes[number] if outcomes else None)

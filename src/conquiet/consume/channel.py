@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from conquiet.consume.outcome import Outcome, Settlement
@@ -33,6 +33,10 @@ M = TypeVar("M", bound=EntryMessage)
 M_co = TypeVar("M_co", bound=EntryMessage, covariant=True)
 
 
+#: The key of a message; `None` for one without.
+KeyOf = Callable[[Any], Hashable]
+
+
 class Batch(Protocol[M_co]):
     """What one read delivered; all of it is pending at this consumer now."""
 
@@ -49,10 +53,20 @@ M_contra = TypeVar("M_contra", bound=EntryMessage, contravariant=True)
 
 
 class Handling(Protocol[M_contra]):
-    """What is done with one message, up to its commit; only the loop's thread calls it."""
+    """What is done with one message, up to its commit; only one thread calls it."""
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether it handles a batch of messages in one transaction."""
 
     def handle(self, msg: M_contra, /) -> Outcome:
         """Handle and commit; whatever is raised, the message must stay pending."""
+
+    def handle_batch(self, messages: Sequence[M_contra], /) -> Sequence[Outcome]:
+        """Handle and commit all of them or none; whatever is raised, they must stay pending."""
+
+    def for_another_thread(self) -> Handling[M_contra]:
+        """The same with a connection of its own."""
 
     @property
     def has_inbox(self) -> bool:
@@ -90,6 +104,8 @@ class Channel(Protocol[M]):
     #: Whether other consumers could take what waits here: then a read asks for as many as `BatchSize` says,
     #: few for a slow handler or large messages. One that is not shared bounds the bytes of a batch itself.
     is_shared: bool
+    #: By which the order of messages is kept while several are handled at once; `None` if they have no keys.
+    key_of: KeyOf | None
     #: Messages that were delivered and are another consumer's now, or were trimmed.
     claimed_by_others: int
     #: Of a shared channel, what other consumers had pending when the drain ended.
@@ -144,3 +160,6 @@ class Channel(Protocol[M]):
 
     def as_delivered(self, msg: M) -> M:
         """The message without what its handler changed, to be handled again as the same attempt."""
+
+    def count_unavailable(self, messages: int) -> None:
+        """So many messages wait since the database is unavailable, or refused them."""

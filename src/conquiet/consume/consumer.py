@@ -114,10 +114,10 @@ class _Running:
             if traces is None:
                 outcome = self._handling.handle(msg)
             else:
-                with self._spans.processing(traces, msg) as processing:
+                with self._spans.processing(traces, [msg]) as [processing]:
                     outcome = self._handling.handle(msg)
-                    names = {Skipped: "skipped", Ack: "handled"}
-                    processing.ended(names.get(type(outcome), "failed"))
+                names = {Skipped: "skipped", Ack: "handled"}
+                processing.ended(names.get(type(outcome), "failed"))
         finally:
             self.in_handler = None
         if isinstance(outcome, Retry | DeadLetter):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Engine
 
+from conquiet.consume.batch_handling import new_handling
 from conquiet.consume.engine import DrainLoop
 from conquiet.consume.handling import Handler, MessageHandling
 from conquiet.consume.limits import DrainLimits
@@ -73,4 +74,4 @@ def _handling(handler: Handler, engine: Engine, inbox: Inbox | None) -> MessageH
         raise TypeError(
             "a plain stream is drained into a database: engine must be a SQLAlchemy Engine, not None"
         )
-    return MessageHandling(handler, engine, inbox)
+    return new_handling(handler, engine, inbox)

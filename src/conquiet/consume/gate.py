@@ -25,7 +25,7 @@ class Gate:
 
     def enter(self, should_end: Callable[[], bool], before_waiting: Callable[[], None]) -> bool:
         """Go in, maybe after a wait, and `leave` must follow; `False` if it should end before."""
-        if not self.has_limit or self._enter_at_once():
+        if not self.has_limit or self.enter_at_once():
             return True
         before_waiting()
         turn = threading.Event()
@@ -45,7 +45,8 @@ class Gate:
                 return False
         return True
 
-    def _enter_at_once(self) -> bool:
+    def enter_at_once(self) -> bool:
+        """Go in if nobody waits and there is room, and `leave` must follow."""
         with self._lock:
             is_free = self._free > 0
             self._free -= is_free

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from conquiet.arguments import check_non_negative_int
+from conquiet.consume.batch_handler import BatchHandler
 from conquiet.consume.channel import Message
 from conquiet.consume.outcome import Ack, Answer, DeadLetter, Outcome, Retry, Skipped
 from conquiet.db import DbSession, Inbox, is_read_only
@@ -42,6 +43,9 @@ class MessageHandling:
     the end of the `with` block.
     """
 
+    #: Whether it handles a batch of messages in one transaction.
+    takes_batches = False
+
     def __init__(
         self,
         handler: Handler,
@@ -57,6 +61,8 @@ class MessageHandling:
         if inbox is not None and engine is None:
             raise ValueError("inbox needs an engine")
         check_handler(handler, arguments=1 if engine is None else 2)
+        if isinstance(handler, BatchHandler):
+            raise TypeError(f"{handler!r} handles batches; here each message is handled by itself")
         self._handler = handler
         self._engine = engine
         self._inbox = inbox
@@ -86,7 +92,7 @@ class MessageHandling:
                         raise _FoundInInboxError  # noqa: TRY301 -- it leaves the transaction
                 answer = answer_of(self._handler(msg, session))
                 if not isinstance(answer, Ack):
-                    raise _RolledBackError(answer)  # noqa: TRY301 -- it leaves the transaction
+                    raise RolledBackError(answer)  # noqa: TRY301 -- it leaves the transaction
                 if self._before_commit is not None:
                     # The last moment at which a lost lease costs nothing: the commit follows.
                     self._before_commit()
@@ -98,18 +104,22 @@ class MessageHandling:
                 ) from found
             return _SKIPPED
         except BaseException as error:
-            if self._connection is not None and is_read_only(error):
-                # As one to the primary of before a failover: the pool would hand it out again.
-                self._connection.invalidate()
-            self.release()
-            self._take_back(msg, error)
-            if isinstance(error, _RolledBackError):
+            self._end_failed((msg,), error)
+            if isinstance(error, RolledBackError):
                 return error.answer
             raise
         if connection.get_execution_options() != self._options:
             # A handler may have set options on the connection, such as a schema; they end with its message.
             self.release()
         return answer
+
+    def handle_batch(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        """Only for handlers of batches."""
+        raise TypeError(f"{self._handler!r} takes one message, not {len(messages)}")
+
+    def for_another_thread(self) -> MessageHandling:
+        """The same with a connection of its own."""
+        return MessageHandling(self._handler, self._engine, self._inbox, before_commit=self._before_commit)
 
     @property
     def has_inbox(self) -> bool:
@@ -177,7 +187,14 @@ class MessageHandling:
         self._options = self._connection.get_execution_options()
         return self._connection
 
-    def _take_back(self, msg: Message, error: BaseException) -> None:
+    def _end_failed(self, messages: Sequence[Message], error: BaseException) -> None:
+        if self._connection is not None and is_read_only(error):
+            # As one to the primary of before a failover: the pool would hand it out again.
+            self._connection.invalidate()
+        self.release()
+        self._take_back(messages, error)
+
+    def _take_back(self, messages: Sequence[Message], error: BaseException) -> None:
         # Rolled back with the rest, unless the handler found a way to commit: then its redelivery must not be
         # skipped. A commit that failed half-way may have been made after all; then the row is true and stays.
         if self._inbox is None or self._engine is None or self._delivery is None:
@@ -186,16 +203,16 @@ class MessageHandling:
             return
         try:
             with DbSession(self._engine) as session:
-                self._inbox.take_back(session, self._delivery, msg)
+                self._inbox.take_back(session, self._delivery, *messages)
         except (ConquietError, SQLAlchemyError) as also:
-            error.add_note(f"and the inbox could not be checked for a row of {msg.id}: {also}")
+            error.add_note(f"and the inbox could not be checked for a row of {messages[0].id}: {also}")
 
 
 class _FoundInInboxError(Exception):
     """Leaves the transaction of a message that was handled before."""
 
 
-class _RolledBackError(Exception):
+class RolledBackError(Exception):
     """Leaves the transaction of a handler that answered with a retry or a dead letter."""
 
     def __init__(self, answer: Retry | DeadLetter) -> None:

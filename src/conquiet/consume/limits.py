@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from conquiet.arguments import check_positive_int, check_positive_seconds
 
@@ -12,9 +12,13 @@ from conquiet.arguments import check_positive_int, check_positive_seconds
 DEFAULT_BATCH_SIZE = 100
 
 
+#: What keeps its order while several messages are handled at once: see `DrainLimits.order_by`.
+OrderBy = str | Callable[[Any], Hashable] | Literal[False]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainLimits:
-    """When a drain stops; `None` is no limit.
+    """When a drain stops, and how many messages it handles at once; `None` is no limit.
 
     Malformed entries count against none of these limits.
     """
@@ -37,15 +41,25 @@ class DrainLimits:
     #: they are still pending; a topic has scheduled them for a retry or made them dead letters.
     #: "raise" stops at the first failed message and raises its error, with the report as `drain_report`.
     on_error: Literal["raise", "continue"] = "continue"
-    #: The most messages that one read asks for. Fewer come if they are large: a batch has about 8 MiB at most
-    #: (`BATCH_BYTES`), or one message. In a plain stream the size of the last messages and the speed of the
-    #: handler decide how many the next read asks for: 10 at first, and no more of what was delivered before.
+    #: How many messages are handled at once, each in a thread, a connection and a transaction of its own.
+    #: A limit that is reached, or a failure that stops the drain, lets those that are in handlers end.
+    concurrency: int = 1
+    #: With more than one: messages of one key are handled one after the other, in order. A string names a
+    #: field of the payload, a function is called with the message (`None`: this one has no order). `False`:
+    #: there is no order at all. `None`: a topic keeps the order of its keys; a plain stream must be told.
+    order_by: OrderBy | None = None
+    #: The most messages that one read asks for, and of a batch handler those of one transaction. Fewer come
+    #: if they are large: a batch has about 8 MiB at most (`BATCH_BYTES`), or one message. In a plain stream
+    #: the size of the last messages and the speed of the handler decide how many the next read asks for: 10
+    #: at first, and no more of what was delivered before; for a batch handler only their size.
     batch_size: int = DEFAULT_BATCH_SIZE
     #: Called between messages; the drain stops when it returns true.
     should_stop: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
         check_positive_int("batch_size", self.batch_size)
+        check_positive_int("concurrency", self.concurrency)
+        check_order_by(self.order_by)
         for name in ("max_messages", "idle_ms", "max_failures", "max_deliveries"):
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
@@ -53,3 +67,10 @@ class DrainLimits:
             check_positive_seconds("max_duration_s", self.max_duration_s)
         if self.on_error not in ("raise", "continue"):
             raise ValueError(f"on_error must be 'raise' or 'continue', got {self.on_error!r}")
+
+
+def check_order_by(order_by: object) -> None:
+    """Refuse what cannot name an order."""
+    is_name = isinstance(order_by, str) and order_by
+    if not (order_by is None or order_by is False or is_name or callable(order_by)):
+        raise ValueError(f"order_by must be the name of a field, a function or False, got {order_by!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Generic
@@ -18,6 +19,7 @@ class _Aside(Generic[M]):
     msg: M
     error: WriteRefusedError
     since: float
+    refused_at: float
     next_try: float
     wait_s: float
     #: How often it was refused.
@@ -54,13 +56,14 @@ class SetAside(Generic[M]):
         if known is not None:
             since, wait_s, refusals = known.since, min(2 * known.wait_s, _LONGEST_WAIT_S), known.refusals + 1
         now = time.monotonic()
-        self.messages[msg.id] = _Aside(msg, error, since, now + wait_s, wait_s, refusals)
+        self.messages[msg.id] = _Aside(msg, error, since, now, now + wait_s, wait_s, refusals)
         return now - since
 
-    def suspect(self) -> None:
-        """Another message was committed: try them again now."""
+    def suspect(self, since: float = math.inf) -> None:
+        """Another message was committed, whose handler began then: try them again now."""
         for aside in self.messages.values():
-            if aside.is_refused:
+            # One that began before the refusal, in another thread, shows nothing.
+            if aside.is_refused and aside.refused_at <= since:
                 aside.is_suspect, aside.next_try = True, 0.0
 
     def is_at_fault(self, entry_id: str, *, max_alone: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from conquiet.consume.channel import Message
@@ -47,11 +47,16 @@ class Spans:
             )
 
     @contextmanager
-    def processing(self, traces: Traces, msg: Message) -> Iterator[Processing]:
-        """The message is in its handler."""
-        with traces.processing(self._where, msg.id, self._contexts.get(msg.id)) as processing:
-            self._contexts[msg.id] = processing.context
-            yield processing
+    def processing(self, traces: Traces, messages: Sequence[Message]) -> Iterator[list[Processing]]:
+        """The message is in its handler, or the batch; each `Processing` is to be `ended` afterwards."""
+        with ExitStack() as stack:
+            begun = []
+            for msg in messages:
+                origin = self._contexts.get(msg.id)
+                processing = stack.enter_context(traces.processing(self._where, msg.id, origin))
+                self._contexts[msg.id] = processing.context
+                begun.append(processing)
+            yield begun
 
     def log_fields(self, entry_id: str) -> dict[str, Any]:
         """The `extra` of a log line about an entry."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from conquiet.arguments import check_non_negative_int
+from conquiet.consume.channel import KeyOf
 from conquiet.consume.dead_letter import (
     Cause,
     GivenUp,
@@ -44,6 +45,8 @@ class StreamChannel:
     max_outages_of_message = 0
     is_shared = True
     can_settle = True
+    #: The messages of a plain stream have none.
+    key_of: KeyOf | None = None
 
     def __init__(
         self,
@@ -212,6 +215,9 @@ class StreamChannel:
 
     def as_delivered(self, msg: QueueMessage) -> QueueMessage:
         return replace(msg, payload=decode_payload(msg.data))
+
+    def count_unavailable(self, messages: int) -> None:
+        """No metric: the drain ends with the error."""
 
     def __str__(self) -> str:
         return f"stream {self.stream!r} for group {self._queue.config.consumer_group!r}"

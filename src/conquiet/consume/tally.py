@@ -51,10 +51,10 @@ class Tally:
             return None
         return "idle" if (time.monotonic() - self._idle_since) * 1000 >= limits.idle_ms else None
 
-    def most_to_read(self, size: int) -> int:
-        """As many of them as the limit of messages allows."""
+    def most_to_take(self, size: int, in_flight: int = 0) -> int:
+        """As many of them as the limit of messages allows beside those that are in handlers."""
         most = self._limits.max_messages
-        return size if most is None else min(size, most - self.taken)
+        return size if most is None else min(size, most - self.taken - in_flight)
 
     def longest_wait_ms(self, now: float) -> int | None:
         """How long a read may wait until a limit is reached; `None` without such a limit."""
@@ -106,9 +106,9 @@ class Tally:
             self._counts[settlement.outcome] -= 1
             self._counts["failed"] += 1
 
-    def left_pending(self) -> None:
-        """A message was begun, and nothing was decided: as when its lease was lost."""
-        self._counts["failed"] += 1
+    def left_pending(self, messages: int) -> None:
+        """Messages were begun, and nothing was decided: as when their lease was lost."""
+        self._counts["failed"] += messages
 
     def handed_back(self, count: int) -> None:
         """So many were freed for others."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
+from conquiet.consume.channel import KeyOf
 from conquiet.consume.outcome import Outcome, Settlement
 from conquiet.consume.report import Elsewhere
 from conquiet.errors import MalformedEntry, QueueError
@@ -49,6 +50,7 @@ class TaskChannel:
     """
 
     is_shared = False
+    key_of: KeyOf | None = None
     #: What is pending at others is theirs, and a dead one's is taken over.
     elsewhere = Elsewhere()
     can_settle = True
@@ -63,7 +65,9 @@ class TaskChannel:
         prefetch: int,
         follow: Callable[[QueueKeys, str, str], object],
         max_outage_s: float = 60.0,
+        max_bytes: int = BATCH_BYTES,
     ) -> None:
+        self._max_bytes = max_bytes
         self._client, self._follow = client, follow
         self._reader = BlockingReader(client, consumer)
         self._queues = deque(queues)
@@ -201,6 +205,9 @@ class TaskChannel:
         """As `Channel.as_delivered`."""
         return replace(msg, envelope=self._app.codec.decode(msg.data), result=None, started_ms=0)
 
+    def count_unavailable(self, messages: int) -> None:
+        """No metric: the task starts later."""
+
     def __str__(self) -> str:
         return f"task queues {self.where.destination}"
 
@@ -218,7 +225,7 @@ class TaskChannel:
             self.consumer,
             [settlement.change() for settlement in settlements],
             count=count,
-            max_bytes=BATCH_BYTES,
+            max_bytes=self._max_bytes,
             event=json.dumps(ended) if ended else "",
         )
         # All of them first: whatever what follows raises, none is settled again.

@@ -7,8 +7,9 @@ import json
 import logging
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -60,6 +61,8 @@ class TaskHandling:
     A task that takes a `DbSession` has one transaction for its effects, its inbox row and its result.
     """
 
+    takes_batches = False
+
     def __init__(
         self,
         app: TaskApp,
@@ -105,6 +108,14 @@ class TaskHandling:
         if isinstance(outcome, Skipped):
             self._load_result(msg)
         return outcome
+
+    def handle_batch(self, messages: Sequence[TaskMessage]) -> Sequence[Outcome]:
+        """Only for handlers of batches."""
+        raise TypeError(f"tasks run one by one, not {len(messages)} in a batch")
+
+    def for_another_thread(self) -> TaskHandling:
+        """Only for a loop with several threads."""
+        raise TypeError("each thread of a worker has a loop of its own")
 
     @property
     def has_inbox(self) -> bool:
@@ -185,8 +196,9 @@ class TaskHandling:
             queue=msg.envelope.queue,
             attempt=msg.delivery_count - 1,
             max_retries=msg.envelope.max_retries,
-            headers=msg.envelope.headers,
-            meta=msg.envelope.meta,
+            # Copies: what a task changes in them is in no retry and no follow-up.
+            headers=dict(msg.envelope.headers),
+            meta=deepcopy(msg.envelope.meta),
             worker=self._worker,
             write=lambda fields: self._write_record(msg, fields),
             publish=partial(self._publish, msg),

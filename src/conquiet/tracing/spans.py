@@ -78,18 +78,20 @@ def _record_error(span: Span, error: BaseException) -> None:
 
 
 @contextmanager
-def in_span(span: Span) -> Iterator[None]:
+def in_span(span: Span, *, ends: bool = True) -> Iterator[None]:
     """Make it the current one, and end it; what the body raises is recorded and raised unchanged."""
     token = harmless(None, lambda: contexts.attach(trace.set_span_in_context(span)))
     try:
         yield
     except BaseException as error:
-        record_error(span, error)
+        if ends:
+            record_error(span, error)
         raise
     finally:
         if token is not None:
             harmless(None, contexts.detach, token)
-        harmless(None, span.end)
+        if ends:
+            harmless(None, span.end)
 
 
 def ids_of(span: Span) -> SpanContext:

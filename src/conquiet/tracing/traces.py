@@ -56,6 +56,8 @@ class Processing:
     def __init__(self, span: Span) -> None:
         self._span = span
         self.context = trace.set_span_in_context(span, Context())
+        #: When the handler ended; what became of the message may be decided later, in another thread.
+        self.ended_ns: int | None = None
 
     def failed(self, error: BaseException) -> None:
         """Record that the handler raised; its message stays pending or is tried again."""
@@ -65,9 +67,11 @@ class Processing:
         """Record that the handler made it a dead letter."""
         harmless(None, self._span.set_status, Status(StatusCode.ERROR, mask(reason)))
 
-    def ended(self, outcome: str) -> None:
-        """Record the outcome: handled or skipped; in the MQ ack, retry, requeue or dead."""
-        harmless(None, self._span.set_attribute, "conquiet.outcome", outcome)
+    def ended(self, outcome: str | None = None) -> None:
+        """Record the outcome, `None` if it is not decided, and end the span when the handler ended."""
+        if outcome is not None:
+            harmless(None, self._span.set_attribute, "conquiet.outcome", outcome)
+        harmless(None, self._span.end, self.ended_ns)
 
 
 class Traces:
@@ -138,11 +142,21 @@ class Traces:
 
     @contextmanager
     def processing(self, where: Where, message_id: str, origin: Context | None) -> Iterator[Processing]:
-        """A message in its handler, from the start of its transaction to the end of its commit."""
+        """A message in its handler, from the start of its transaction to the end of its commit.
+
+        Unless the block raises, `ended` is to be called after it.
+        """
         links, attributes = links_to_current(origin), {MESSAGE_ID: message_id}
         span = self._start("process", where, SpanKind.CONSUMER, attributes, parent=origin, links=links)
-        with in_span(span):
-            yield Processing(span)
+        processing = Processing(span)
+        with in_span(span, ends=False):
+            try:
+                yield processing
+            except BaseException as error:
+                processing.failed(error)
+                processing.ended()
+                raise
+            processing.ended_ns = time.time_ns()
 
     def settled(
         self,

@@ -14,7 +14,7 @@ from sqlalchemy import event, insert
 from sqlalchemy.exc import OperationalError
 
 from conquiet import DrainLimits, Inbox, QueueError
-from conquiet.consume.attempt import Attempts
+from conquiet.consume.decisions import Decisions
 from conquiet.mq import (
     ConsumerConfig,
     DeadLetter,
@@ -251,18 +251,18 @@ def test_an_outage_is_over_when_the_inbox_answers_again(topic, send, engine):
     give_to_the_dead(topic, send)
     policy = RetryPolicy(max_attempts=2)
     found, down = [], [True]
-    put_back = Attempts.put_back
+    put_back = Decisions.put_back
 
-    def noted(self, msg, error, queued):
+    def noted(self, messages, error, queued, since):
         found.append(self.database)
-        put_back(self, msg, error, queued)
+        put_back(self, messages, error, queued, since)
 
     def refuse(_connection):
         if down and found == []:
             raise OperationalError("connect", {}, Exception("down"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Attempts, "put_back", noted)
+        patch.setattr(Decisions, "put_back", noted)
         inbox = Inbox()
         inbox.create_table(engine)
         patch.setattr(Inbox, "create_table", lambda self, engine: None)

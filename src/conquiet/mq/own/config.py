@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from conquiet.arguments import check_name, check_positive_int
-from conquiet.consume.limits import DEFAULT_BATCH_SIZE, DrainLimits
+from conquiet.consume.limits import DEFAULT_BATCH_SIZE, DrainLimits, OrderBy, check_order_by
 from conquiet.mq.look.group_changes import id_before
 from conquiet.mq.own.retry import RetryPolicy
 from conquiet.mq.own.settlement import SettlementRules
 from conquiet.queue import unique_consumer_name
+from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.queue.config import CLAIM_IDLE_MS
+
+DEFAULT_MAX_BYTES = 2 * BATCH_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +29,7 @@ class ConsumerConfig:
     retry_mode: Literal["in_place", "requeue"] = "in_place"
     #: "strict": while a message waits for its retry, later ones of the same key wait behind it.
     ordering: Literal["default", "strict"] = "default"
-    #: With strict ordering: messages that may wait behind others, or 32 MiB of them, before the partition
-    #: reads no more.
+    #: With strict ordering: messages of a partition that may wait behind others before it reads no more.
     max_parked: int = 1_000
     #: The most partitions that this consumer owns; the others of its group share the rest. `None` for its
     #: fair share, however many that are.
@@ -35,7 +37,16 @@ class ConsumerConfig:
     #: The most handlers that run at once, over all partitions that it owns: a partition waits for its turn
     #: before it begins its next message. `None` for one handler in each partition.
     max_handlers: int | None = None
+    #: How many messages of each partition are handled at once, each in a thread and a connection of its own;
+    #: the order of each key is kept. Of a drain with limits of its own `DrainLimits.concurrency` counts.
+    concurrency: int = 1
+    #: As `DrainLimits.order_by`: another order than that of the keys, or `False` for none.
+    order_by: OrderBy | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
+    #: The most bytes of messages that this consumer has in memory, as they are in Redis, over all partitions
+    #: that it owns: a partition waits for its turn before it reads on. A message needs two to five times as
+    #: much. One that is larger is read when nothing else is in memory.
+    max_bytes: int = DEFAULT_MAX_BYTES
     #: Where a group begins that nobody has created before: "start", "end" (as Redis: "$"), an entry id or a
     #: time in ms. It begins there in all partitions at one moment, and in those that are added later with
     #: their first message. For a group that is there it means nothing: `MqAdmin.reset_group` moves one.
@@ -57,7 +68,15 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         check_name("consumer_name", self.consumer_name)
-        for name in ("lease_ttl_ms", "batch_size", "block_ms", "max_parked", "claim_idle_ms"):
+        for name in (
+            "lease_ttl_ms",
+            "batch_size",
+            "max_bytes",
+            "block_ms",
+            "max_parked",
+            "claim_idle_ms",
+            "concurrency",
+        ):
             check_positive_int(name, getattr(self, name))
         for name in ("max_partitions", "max_handlers"):
             if getattr(self, name) is not None:
@@ -72,6 +91,8 @@ class ConsumerConfig:
             raise ValueError(f"ordering must be 'default' or 'strict', got {self.ordering!r}")
         if self.retry_mode not in ("in_place", "requeue"):
             raise ValueError(f"retry_mode must be 'in_place' or 'requeue', got {self.retry_mode!r}")
+        check_order_by(self.order_by)
+        self.check_order(self.order_by)
         if self.retry_mode == "requeue" and self.ordering == "strict":
             raise ValueError("strict ordering cannot be kept with retry_mode='requeue': a copy comes behind")
 
@@ -87,7 +108,16 @@ class ConsumerConfig:
 
     def no_limits(self) -> DrainLimits:
         """Of a consumer that works until it is stopped."""
-        return DrainLimits(max_messages=None, idle_ms=None, max_failures=None, batch_size=self.batch_size)
+        return replace(self.drain_limits(), max_messages=None, idle_ms=None, max_failures=None)
+
+    def drain_limits(self) -> DrainLimits:
+        """Of a drain that was given no limits."""
+        return DrainLimits(batch_size=self.batch_size, concurrency=self.concurrency, order_by=self.order_by)
+
+    def check_order(self, order_by: OrderBy | None) -> None:
+        """Refuse an order that strict ordering, which is by key, would not keep."""
+        if self.ordering == "strict" and order_by is not None:
+            raise ValueError(f"strict ordering is that of the keys: leave out order_by, got {order_by!r}")
 
     def settlement_rules(self) -> SettlementRules:
         """How this consumer settles."""

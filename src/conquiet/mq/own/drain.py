@@ -7,8 +7,9 @@ import threading
 
 from sqlalchemy import Engine
 
+from conquiet.consume.batch_handling import new_handling
 from conquiet.consume.engine import DrainLoop
-from conquiet.consume.handling import Handler, MessageHandling
+from conquiet.consume.handling import Handler
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.report import DrainReport
 from conquiet.db import Inbox
@@ -52,18 +53,19 @@ def drain_partition(
     if partition not in topic.partitions:
         raise TopicError(topic.name, f"has no partition {partition}, only 0 to {topic.partition_count - 1}")
     config = config or ConsumerConfig()
-    limits = limits or DrainLimits(batch_size=config.batch_size)
+    limits = limits or config.drain_limits()
+    config.check_order(limits.order_by)
     if limits.max_deliveries is not None:
         raise ValueError("max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts")
     # Before anything is acquired: it checks its arguments, and the database.
-    MessageHandling(handler, engine, inbox).create_inbox_table()
+    new_handling(handler, engine, inbox).create_inbox_table()
     # Longer than later on: there is no lease yet that has to be renewed.
     move_delayed(topic, budget_s=5.0)
     leases = ChannelLeases(topic, group, config)
     channel = leases.acquire(topic, partition)
     if channel is None:
         raise PartitionBusyError(topic.name, partition=partition, group=group)
-    handling = MessageHandling(handler, engine, inbox, before_commit=channel.check_lease)
+    handling = new_handling(handler, engine, inbox, before_commit=channel.check_lease)
     try:
         leases.create_group(channel)
         with _Renewal(channel, leases, config.tick_s), handling:

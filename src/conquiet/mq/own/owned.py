@@ -31,7 +31,8 @@ class Owned:
     loop: DrainLoop[MqMessage]
     thread: threading.Thread = field(init=False)
     error: BaseException | None = None
-    is_logged_overdue: bool = False
+    #: Entry ids of messages whose handler runs for too long.
+    logged_overdue: set[str] = field(default_factory=set)
 
     @property
     def partition(self) -> int:
@@ -118,20 +119,19 @@ class OwnedPartitions:
         self._owned_gauge.set(len(self._owned))
         limit = self._config.handler_timeout_s
         if limit is not None:
-            self._overdue_gauge.set(sum(self._is_overdue(owned, limit) for owned in self))
+            self._overdue_gauge.set(sum(self._overdue(owned, limit) for owned in self))
 
-    def _is_overdue(self, owned: Owned, limit_s: float) -> bool:
-        attempts = owned.loop.attempts
-        msg = attempts.in_handler
-        if msg is None or time.monotonic() - attempts.in_handler_since <= limit_s:
-            owned.is_logged_overdue = False
-            return False
-        if not owned.is_logged_overdue:
-            facts = (msg.id, limit_s, owned.channel)
-            extra = message_fields(msg, consumer=self._config.consumer_name)
-            _log.warning("the handler of entry %s runs longer than %s s on %s", *facts, extra=extra)
-            owned.is_logged_overdue = True
-        return True
+    def _overdue(self, owned: Owned, limit_s: float) -> int:
+        """How many handlers of a partition run for too long; each is logged once."""
+        now = time.monotonic()
+        overdue = [msg for msg, since in owned.loop.in_handlers() if now - since > limit_s]
+        for msg in overdue:
+            if msg.id not in owned.logged_overdue:
+                facts = (msg.id, limit_s, owned.channel)
+                extra = message_fields(msg, consumer=self._config.consumer_name)
+                _log.warning("the handler of entry %s runs longer than %s s on %s", *facts, extra=extra)
+        owned.logged_overdue = {msg.id for msg in overdue}
+        return len(overdue)
 
     def _work(self, owned: Owned, handling: MessageHandling) -> None:
         try:
@@ -141,5 +141,6 @@ class OwnedPartitions:
                 handling.release()
         except BaseException as error:  # noqa: BLE001 -- read and logged by the thread of run()
             owned.error = error
+        self._leases.budget.leave(owned.channel)
         if not isinstance(owned.error, QueueError):
             self._leases.release(owned.channel)

@@ -16,6 +16,7 @@ from conquiet.consume.outage import Outage
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DbError, QueueError
 from conquiet.mq.clock import lease_clock
 from conquiet.queue import open_client
+from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.tasks import scripts
 from conquiet.tasks.app import TaskApp
 from conquiet.tasks.canvas.follow_ups import FollowUps
@@ -24,7 +25,7 @@ from conquiet.tasks.errors import HardStopError
 from conquiet.tasks.handling import Execution, TaskHandling
 from conquiet.tasks.interruption import Interruption
 from conquiet.tasks.message import TaskMessage
-from conquiet.tasks.sender import UNFINISHED_TTL_MS
+from conquiet.tasks.options import UNFINISHED_TTL_MS
 from conquiet.tasks.worker.config import WorkerConfig
 
 _log = logging.getLogger(__name__)
@@ -55,9 +56,8 @@ class ConsumerLoop:
     def running(self) -> tuple[TaskMessage, float] | None:
         """The task that runs now, and since when (monotonic)."""
         loop = self._loop
-        if loop is None or (msg := loop.attempts.in_handler) is None or not msg.started_ms:
-            return None
-        return msg, loop.attempts.in_handler_since
+        in_handlers = [] if loop is None else loop.in_handlers()
+        return next(((msg, since) for msg, since in in_handlers if msg.started_ms), None)
 
     def stop(self) -> None:
         """Finish the task that runs, hand back the others, and end."""
@@ -121,6 +121,8 @@ class ConsumerLoop:
                 prefetch=self._config.prefetch_multiplier,
                 follow=FollowUps(self._app).perform_or_keep,
                 max_outage_s=self._config.max_outage_s,
+                # Of all threads of the worker together.
+                max_bytes=max(1, BATCH_BYTES // self._config.concurrency),
             )
             channel.lease_valid_until = valid_until
             self.channel = channel

@@ -1,0 +1,31 @@
+"""batch_handler: marks a function that handles many messages in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import Any
+
+
+@dataclass(eq=False)
+class BatchHandler:
+    """A handler of batches: `function(messages, session)`, or `function(messages)` without a database.
+
+    One transaction is for all of them. If it fails, nothing of it stays, and each message is handled again
+    by itself, in a list of one.
+    """
+
+    function: Callable[..., Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function."""
+        return self.function(*arguments)
+
+
+def batch_handler(function: Callable[..., Any]) -> BatchHandler:
+    """A handler that is called with a list of messages, and one session for all of them."""
+    handler = BatchHandler(function)
+    # `load_handler` and `reference_to` find it by the function's name.
+    update_wrapper(handler, function)
+    return handler

@@ -1,0 +1,142 @@
+"""Where handlers run: in the loop's own thread, or in several others, each with its connection."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from queue import Empty, SimpleQueue
+from typing import Generic
+
+from conquiet.consume.attempt import Attempt, Attempts
+from conquiet.consume.channel import M
+from conquiet.consume.order import Order
+from conquiet.logs import naming_messages_of
+
+#: A thread without a message gives its connection back after this time: others may wait for one.
+_KEEP_CONNECTION_S = 0.05
+#: A busy one does after so many messages, so that with fewer connections than threads they take turns.
+_TURN = 100
+
+
+class OwnThread(Generic[M]):
+    """One attempt at a time, in the thread of the loop; it has ended when `begin` returns."""
+
+    #: Attempts, and the entry ids of their messages, that are in handlers or were not taken by `take_ended`.
+    count = 0
+    ids: frozenset[str] = frozenset()
+
+    def __init__(self, attempts: Attempts[M]) -> None:
+        self._attempts = attempts
+        self._ended: Attempt[M] | None = None
+        self.threads = [attempts]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an attempt was not taken, as after an interrupt."""
+        return self._ended is not None
+
+    def has_room(self) -> bool:
+        """Whether one more can begin."""
+        return True
+
+    def begin(self, messages: Sequence[M]) -> None:
+        """Handle one message or a batch."""
+        self._ended = self._attempts.run(messages)
+
+    def take_ended(self, timeout_s: float = 0) -> Attempt[M] | None:
+        """One that has ended, maybe after a wait."""
+        ended, self._ended = self._ended, None
+        if ended is None and timeout_s:
+            time.sleep(timeout_s)
+        return ended
+
+    def end(self) -> None:
+        """Begin nothing more."""
+
+
+class Threads(Generic[M]):
+    """Several attempts at a time; used by the loop's thread, the others run handlers and nothing else."""
+
+    def __init__(self, most: int, order: Order[M], new_attempts: Callable[[], Attempts[M]]) -> None:
+        self._most = most
+        self._order = order
+        self._new_attempts = new_attempts
+        self._jobs: SimpleQueue[Sequence[M] | None] = SimpleQueue()
+        self._ended: SimpleQueue[Attempt[M]] = SimpleQueue()
+        self._running: list[threading.Thread] = []
+        self.threads: list[Attempts[M]] = []
+        self.count = 0
+        self.ids: set[str] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is in a handler, or an attempt was not taken; after `end`."""
+        return any(thread.is_alive() for thread in self._running) or not self._ended.empty()
+
+    def has_room(self) -> bool:
+        """Whether a thread is free, after one more was started if need be."""
+        if self.count == len(self._running) < self._most:
+            self._start_thread()
+        return self.count < len(self._running)
+
+    def begin(self, messages: Sequence[M]) -> None:
+        """Handle one message or a batch in a free thread."""
+        try:
+            self._order.begin(messages)
+        except Exception as error:  # noqa: BLE001 -- the user's function; as if the handler had raised it
+            attempts = self.threads[0]
+            attempts.leave_gate()
+            self._ended.put(Attempt(messages, time.monotonic(), error=error))
+        else:
+            # Before it is counted: an interrupt in between must not leave the loop waiting for nothing.
+            self._jobs.put(messages)
+        self.count += 1
+        self.ids.update(msg.id for msg in messages)
+
+    def take_ended(self, timeout_s: float = 0) -> Attempt[M] | None:
+        """One that has ended, maybe after a wait."""
+        try:
+            attempt = self._ended.get(timeout=timeout_s) if timeout_s else self._ended.get_nowait()
+        except Empty:
+            return None
+        self.count -= 1
+        self.ids.difference_update(msg.id for msg in attempt.messages)
+        self._order.end(attempt.messages)
+        return attempt
+
+    def end(self) -> None:
+        """Begin nothing more; each thread ends with its message."""
+        for _ in self._running:
+            self._jobs.put(None)
+
+    def _start_thread(self) -> None:
+        attempts = self._new_attempts()
+        # What is current in the loop's thread, as an orchestrator's span, is in the handler too.
+        context, name = copy_context(), f"conquiet-handler-{len(self._running) + 1}"
+        thread = threading.Thread(target=context.run, args=(self._work, attempts), name=name, daemon=True)
+        thread.start()
+        self.threads.append(attempts)
+        self._running.append(thread)
+
+    def _work(self, attempts: Attempts[M]) -> None:
+        number = 0
+        with naming_messages_of(attempts):
+            try:
+                while (messages := self._next_job(attempts, number := number + 1)) is not None:
+                    try:
+                        attempt = attempts.run(messages)
+                    except BaseException as error:  # noqa: BLE001 -- an exit: raised in the loop's thread
+                        attempt = Attempt(messages, attempts.in_handler_since, error=error)
+                    self._ended.put(attempt)
+            finally:
+                attempts.release()
+
+    def _next_job(self, attempts: Attempts[M], number: int) -> Sequence[M] | None:
+        if number % _TURN:
+            with suppress(Empty):
+                return self._jobs.get(timeout=_KEEP_CONNECTION_S)
+        attempts.release()
+        return self._jobs.get()
