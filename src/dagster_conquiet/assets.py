@@ -13,6 +13,7 @@ from conquiet.mq import Topics
 from conquiet.queue import QueueMessage, peek_backlog
 from dagster_conquiet.asset_keys import stream_asset_key
 from dagster_conquiet.config import with_defaults
+from dagster_conquiet.described import REDIS_KIND, code_references, description_of
 from dagster_conquiet.partitions import dynamic_topic_partitions, topic_partitions
 from dagster_conquiet.resources import ResourceKeys
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
@@ -87,7 +88,8 @@ def build_stream_asset(
             metadata |= backlog_metadata(backlog)
         return dg.ObserveResult(data_version=dg.DataVersion(backlog.last_id), metadata=metadata)
 
-    return _observable(observe, stream, keys, options)
+    words = {"description": f"The messages of stream {stream!r}, as they came in."}
+    return _observable(observe, stream, keys, words | options)
 
 
 def build_topic_asset(spec: TopicDrainSpec, **options: Any) -> dg.SourceAsset:
@@ -112,12 +114,14 @@ def build_topic_asset(spec: TopicDrainSpec, **options: Any) -> dg.SourceAsset:
             context.instance.add_dynamic_partitions(definition.name, list(last_ids))
         return dg.DataVersionsByPartition(last_ids)
 
-    return _observable(observe, spec.topic, spec.resources, {"partitions_def": definition} | options)
+    words = {"description": f"The messages of topic {spec.topic!r}, as they came in."}
+    return _observable(observe, spec.topic, spec.resources, {"partitions_def": definition} | words | options)
 
 
 def _observable(
     observe: Callable[[Any], Any], source: str, keys: ResourceKeys, options: dict[str, Any]
 ) -> dg.SourceAsset:
+    options = options | {"tags": REDIS_KIND | (options.get("tags") or {})}
     with warnings.catch_warnings():
         # The decorator is marked beta, and there is no other; users cannot do anything about it.
         warnings.simplefilter("ignore", category=dg.BetaWarning)
@@ -135,7 +139,11 @@ def _drain_asset(
         "pool": spec.pool,
         "deps": [stream_asset_key(spec.source)],
         "kinds": {"redis"},
+        "description": description_of(spec),
     }
+    options = options | {"metadata": code_references(spec) | (options.get("metadata") or {})}
+    if options.get("description", "") is None:
+        del options["description"]
 
     def drained(
         context: dg.AssetExecutionContext,

@@ -32,8 +32,8 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
 
     keep: Literal["all", "last"] = Field(
         default="all",
-        description='"last" trims what earlier materialisations published, once the new rows are stored; not for '
-        "streams that consumer groups read.",
+        description='"last" trims what earlier materialisations published, once the new rows are stored; not '
+        "for streams that consumer groups read.",
     )
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:

@@ -60,6 +60,22 @@ def test_a_decorated_handler_is_an_asset_of_its_name_and_docstring(
     assert effects_seen() == sorted(ids)
 
 
+def test_what_the_ui_shows_of_an_asset_leads_to_its_handler(bare_spec, stream):
+    @drain_asset(bare_spec, group_name="shop", owners=["team:billing"], metadata={"table": "bills"})
+    def bills(msg, session):
+        """One row per order."""
+
+    source = build_stream_asset(stream)
+    (spec,) = bills.specs
+    (reference,) = spec.metadata["dagster/code_references"].code_references
+
+    assert (spec.group_name, list(spec.owners), spec.kinds) == ("shop", ["team:billing"], {"redis"})
+    assert (reference.file_path, reference.label.rpartition(".")[2]) == (__file__, "bills")
+    assert spec.metadata["table"] == "bills"
+    assert source.tags["dagster/kind/redis"] == ""
+    assert source.description == f"The messages of stream {stream!r}, as they came in."
+
+
 def test_a_handler_is_given_the_context_and_resources_that_it_names(bare_spec, resources, instance, enqueue):
     enqueue(2)
     seen = []

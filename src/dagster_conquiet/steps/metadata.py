@@ -43,6 +43,7 @@ def backlog_metadata(stats: BacklogStats) -> Metadata:
         "lag": lag_value(stats.lag),
         "pending": dg.MetadataValue.int(stats.pending),
         "length": dg.MetadataValue.int(stats.length),
+        "dagster/row_count": dg.MetadataValue.int(stats.length),
         "consumers": dg.MetadataValue.int(len(stats.consumers)),
         **{name: dg.MetadataValue.float(age / 1000) for name, age in ages.items() if age is not None},
     }
