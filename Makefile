@@ -12,7 +12,7 @@ JOBS   ?= 5
 # A shell that forbids bytecode makes every start compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test quick check chaos bench peers format java clean
+.PHONY: help demo test quick check chaos bench peers race profile format java clean
 
 help:
 	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick for plain workers)"
@@ -23,6 +23,8 @@ help:
 	@echo "make chaos   workers, servers, database fail at random     (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
 	@echo "make peers   the same job on other queues                  (ARGS='--only dramatiq')"
+	@echo "make race    all of them, speed and kills, with a picture  (ARGS='--no-kills')"
+	@echo "make profile where the time of a message goes              (ARGS='--kind no-op')"
 	@echo "make java    finds Java 17, or installs it where it can"
 	@echo "make clean   removes .venv and caches"
 
@@ -50,6 +52,12 @@ bench: $(VENV)/.all
 
 peers: $(VENV)/.all
 	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+race: $(VENV)/.all
+	$(BIN)/python -m benchmarks.peers.race $(ARGS)
+
+profile: $(VENV)/.all
+	$(BIN)/python -m benchmarks.flame_graph $(ARGS)
 
 format: $(VENV)/.all
 	$(BIN)/ruff format .

@@ -44,12 +44,19 @@ class Database:
 @contextmanager
 def open_database(kind: str, directory: Path) -> Iterator[Database]:
     """A database of its own, which is gone at the end of the block."""
-    with _OPENERS[kind](directory) as url:
+    with database_url(kind, directory) as url:
         database = Database(_open_engine(url), _open_engine(url))
         ORDERS.create(database.raw)
         yield database
         database.ours.dispose()
         database.raw.dispose()
+
+
+@contextmanager
+def database_url(kind: str, directory: Path) -> Iterator[URL]:
+    """The URL of an empty database of its own, which is gone at the end of the block."""
+    with _OPENERS[kind](directory) as url:
+        yield url
 
 
 def _open_engine(url: URL) -> Engine:

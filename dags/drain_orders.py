@@ -1,6 +1,6 @@
 """Drain orders every minute: the decorated function handles one message in one transaction.
 
-Needs the connection `redis_streams_default` with a `db_url`, and in that database a table
+Needs the connection `redis_streams_default` that names a database, and in that database a table
 `bills (order_id, cents)`. Change the stream, the group and the body of `bill`.
 """
 

@@ -1,6 +1,6 @@
 """Drain a topic in parallel: one mapped task for each partition, each with its partition's lease.
 
-Needs the connection `redis_streams_default` with a `db_url`, in that database a table
+Needs the connection `redis_streams_default` that names a database, in that database a table
 `bills (order_id, cents)`, and a topic; once, with `conquiet.mq`:
 
     Topics(RedisStreamsHook().get_conn()).create("orders", partitions=4)

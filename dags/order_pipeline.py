@@ -2,9 +2,9 @@
 
     shop-orders ─► orders (table) ─► Spark ─► order-totals (topic) ─► order_totals (table) ─► sums equal?
 
-Needs the connection `redis_streams_default` with a `db_url` that Spark's executors reach too, `spark_default`
-(`local[2]`, `spark://…`, `yarn`, `k8s://…`), and `spark-submit` on the workers' PATH. Every step may be run
-again: a second run adds, sums and keeps nothing twice.
+Needs the connection `redis_streams_default` that names a database that Spark's executors reach too,
+`spark_default` (`local[2]`, `spark://…`, `yarn`, `k8s://…`), and `spark-submit` on the workers' PATH.
+Every step may be run again: a second run adds, sums and keeps nothing twice.
 """
 
 from datetime import datetime, timedelta

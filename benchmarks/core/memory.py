@@ -26,13 +26,13 @@ def growth_mb(url: str, stream: str, directory: Path) -> float:
         return status_mb("VmHWM") - baseline
 
 
-def status_mb(field: str) -> float:
-    """A line of the process's own status, such as `VmRSS`."""
+def status_mb(field: str, process: int | str = "self") -> float:
+    """A line of the status of a process, such as `VmRSS`."""
     # Not `resource.getrusage`: a child starts there with the peak of the process that forked it.
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 1024
-    raise LookupError(f"/proc/self/status has no {field}")
+    raise LookupError(f"/proc/{process}/status has no {field}")
 
 
 if __name__ == "__main__":

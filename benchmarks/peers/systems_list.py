@@ -22,6 +22,14 @@ class System:
     concurrent: tuple[str, ...] = ()
     #: Whether it is a contestant of `--speed`: one of its kind is enough.
     is_timed: bool = True
+    #: The options by which one command of it uses two cores; without, two workers are started.
+    best: tuple[str, ...] = ()
+    #: The words before the number with which its module adds tasks.
+    kind: tuple[str, ...] = ()
+    #: Whether its queue is in PostgreSQL.
+    is_in_postgres: bool = False
+    #: Whether a row and the end of its message are one transaction: a kill cannot part them.
+    is_atomic: bool = False
 
 
 def _celery(name: str, **environment: str) -> System:
@@ -33,6 +41,7 @@ def _celery(name: str, **environment: str) -> System:
         environment=environment,
         concurrent=("--pool", "threads", "--concurrency", "{n}"),
         is_timed=not environment,
+        best=("--concurrency", "2"),
     )
 
 
@@ -45,6 +54,15 @@ SYSTEMS = [
         module=f"{_HERE}.conquiet_app",
         worker=("python", "-m", f"{_HERE}.conquiet_app", "work"),
         is_timed=False,
+        is_atomic=True,
+    ),
+    System(
+        name="conquiet drain, Inbox",
+        module=f"{_HERE}.conquiet_app",
+        worker=("python", "-m", f"{_HERE}.conquiet_app", "drain", "work"),
+        kind=("drain",),
+        is_timed=False,
+        is_atomic=True,
     ),
     System(
         name="conquiet tasks",
@@ -58,6 +76,7 @@ SYSTEMS = [
         worker=_TASKS_WORKER,
         environment={"PEERS_SESSION": "1"},
         is_timed=False,
+        is_atomic=True,
     ),
     _celery("Celery"),
     _celery("Celery, acks_late", PEERS_LATE="1"),
@@ -66,12 +85,14 @@ SYSTEMS = [
         module=f"{_HERE}.dramatiq_app",
         worker=("dramatiq", f"{_HERE}.dramatiq_app", "--processes", "1"),
         concurrent=("--threads", "{n}"),
+        best=("--processes", "2", "--threads", "8"),
     ),
     System(
         name="taskiq, Redis streams",
         module=f"{_HERE}.taskiq_app",
         worker=("taskiq", "worker", f"{_HERE}.taskiq_app:broker", "--workers", "1"),
         concurrent=("--max-async-tasks", "{n}"),
+        best=("--workers", "2"),
     ),
     System(
         name="streaq", module=f"{_HERE}.streaq_app", worker=("streaq", "run", f"{_HERE}.streaq_app:worker")
@@ -82,6 +103,7 @@ SYSTEMS = [
         module=f"{_HERE}.huey_app",
         worker=("huey_consumer", f"{_HERE}.huey_app.huey"),
         concurrent=("--workers", "{n}"),
+        best=("--worker-type", "process", "--workers", "2"),
     ),
     System(
         name="FastStream, Redis streams",
@@ -96,5 +118,37 @@ SYSTEMS = [
         worker=("rq", "worker", "--url", "{url}", "--quiet"),
         # It has one job at a time, in a process that it forks: 20,000 of them take a quarter of an hour.
         is_timed=False,
+    ),
+    *(
+        System(
+            name=f"pgmq, a transaction {'each' if size == 1 else f'per {size}'}",
+            module=f"{_HERE}.pgmq_app",
+            worker=("python", "-m", f"{_HERE}.pgmq_app", "work", str(size)),
+            is_timed=False,
+            is_in_postgres=True,
+            is_atomic=True,
+        )
+        for size in (1, 100)
+    ),
+    System(
+        name="pgqueuer",
+        module=f"{_HERE}.pgqueuer_app",
+        worker=("python", "-m", f"{_HERE}.pgqueuer_app", "work"),
+        is_timed=False,
+        is_in_postgres=True,
+    ),
+    System(
+        name="procrastinate",
+        module=f"{_HERE}.procrastinate_app",
+        worker=("procrastinate", "--app", f"{_HERE}.procrastinate_app.app", "worker", "--concurrency", "30"),
+        is_timed=False,
+        is_in_postgres=True,
+    ),
+    System(
+        name="DBOS",
+        module=f"{_HERE}.dbos_app",
+        worker=("python", "-m", f"{_HERE}.dbos_app", "work"),
+        is_timed=False,
+        is_in_postgres=True,
     ),
 ]

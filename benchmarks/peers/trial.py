@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.errors import BenchmarkError
+from benchmarks.peers.effects_table import EffectsTable, effects_table
 from benchmarks.peers.systems.effects import MOMENT
 from benchmarks.peers.systems_list import System
 from conquiet import EmbeddedServer
@@ -45,13 +44,10 @@ class Trial:
 
     def survivors(self, *, total: int = 200, kills: int = 3, patience_s: float = 90.0) -> Survivors:
         """Kill the worker each time a few more tasks are done; then let one work until nothing moves."""
-        database = self.directory / "effects.db"
-        with sqlite3.connect(database) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("CREATE TABLE effects (number INTEGER)")
-        connection.close()
-        with EmbeddedServer() as server:
-            environment = self._environment(server.url) | {"PEERS_DATABASE": str(database)}
+        kind = "postgres" if self.system.is_in_postgres else "sqlite"
+        with effects_table(kind, self.directory) as database, EmbeddedServer() as server:
+            environment = self._environment(server.url) | {"PEERS_DATABASE": database.plain_url}
+            environment |= {"PEERS_WRITES": "1"}
             self._enqueue(total, environment)
             for kill in range(1, kills + 1):
                 with self._worker(environment):
@@ -61,7 +57,7 @@ class Trial:
                 moved = _watch(database, total, patience_s)
                 # One that comes once more comes late.
                 time.sleep(2)
-            effects = _effects(database)
+            effects = database.counts()
         if not effects:
             raise BenchmarkError(f"{self.system.name}: nothing was done at all; {self._log()}")
         doubled = sum(count > 1 for count in effects.values())
@@ -88,6 +84,40 @@ class Trial:
                     time.sleep(0.1)
         return (len(moments) - 1) / (max(moments) - min(moments))
 
+    def race(self, *, total: int, commits: str | None, is_best: bool, patience_s: float = 120.0) -> float:
+        """Tasks a second, first to last, each with a row in `commits`, or with nothing at all.
+
+        Args:
+            commits: the kind of the database, `None` for tasks that do nothing.
+            is_best: with two cores, as the system's documentation says; else by one worker as it starts.
+        """
+        times, kind = self.directory / "times", "postgres" if self.system.is_in_postgres else commits
+        with ExitStack() as stack:
+            environment = self._environment(stack.enter_context(EmbeddedServer()).url)
+            environment |= {"PEERS_TIMES": str(times), "PEERS_WRITES": str(int(commits is not None))}
+            database = None
+            if kind is not None:
+                database = stack.enter_context(effects_table(kind, self.directory))
+                environment |= {"PEERS_DATABASE": database.plain_url}
+            self._enqueue(total, environment)
+            options = self.system.best if is_best else ()
+            for number in range(2 if is_best and not options else 1):
+                own = environment | {"PEERS_WORKER": str(number)}
+                stack.enter_context(self._worker(own, options))
+            end = time.monotonic() + patience_s
+            while len(moments := _moments(times)) < total and time.monotonic() < end:
+                time.sleep(0.1)
+            if commits is not None and database is not None and len(moments) >= total:
+                # The row of the last one may come after its time.
+                _watch(database, total, 5.0)
+                if (found := len(database.counts())) < total:
+                    raise BenchmarkError(f"{self.system.name}: {found} rows of {total}")
+        if len(moments) < max(2, total // 20):
+            raise BenchmarkError(
+                f"{self.system.name}: {len(moments)} of {total} in {patience_s:.0f} s; {self._log()}"
+            )
+        return (len(moments) - 1) / (max(moments) - min(moments))
+
     def seconds(self, *, total: int, concurrency: int, workers: int, patience_s: float = 600.0) -> float:
         """How long workers with this concurrency take for tasks that do nothing; results are kept."""
         times = self.directory / "times"
@@ -111,8 +141,17 @@ class Trial:
         return os.environ | path | {"PEERS_REDIS_URL": url} | self.system.environment
 
     def _enqueue(self, total: int, environment: dict[str, str]) -> None:
-        command = [str(self.programs / "python"), "-m", self.system.module, str(total)]
-        subprocess.run(command, env=environment, cwd=self.directory, check=True, timeout=600)
+        adding = [str(self.programs / "python"), "-m", self.system.module, *self.system.kind, str(total)]
+        with (self.directory / "worker.log").open("ab") as log:
+            subprocess.run(
+                adding,
+                env=environment,
+                cwd=self.directory,
+                check=True,
+                timeout=600,
+                stdout=log,
+                stderr=log,
+            )
 
     @contextmanager
     def _worker(self, environment: dict[str, str], options: Sequence[str] = ()) -> Iterator[None]:
@@ -139,24 +178,17 @@ class Trial:
         return (self.directory / "worker.log").read_text(errors="replace")[-1_000:]
 
 
-def _watch(database: Path, wanted: int, patience_s: float) -> float:
+def _watch(database: EffectsTable, wanted: int, patience_s: float) -> float:
     """Wait until so many tasks are done, or nothing moves any more; returns when the last one was."""
     moved, done = time.monotonic(), -1
     while time.monotonic() - moved < patience_s:
-        now = sum((effects := _effects(database)).values())
+        now = sum((effects := database.counts()).values())
         if now != done:
             moved, done = time.monotonic(), now
         if len(effects) >= wanted:
             break
         time.sleep(0.01)
     return moved
-
-
-def _effects(database: Path) -> Counter[int]:
-    with sqlite3.connect(database, timeout=30) as connection:
-        found = Counter(number for (number,) in connection.execute("SELECT number FROM effects"))
-    connection.close()
-    return found
 
 
 def _moments(times: Path) -> list[float]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.options import ReadOptions, WriteOptions
+from conquiet.spark.outages import Patience
 from conquiet.spark.read.batch_reader import StreamBatchReader
 from conquiet.spark.task_context import Attempt
 from conquiet.spark.write.task_writer import TaskWriter, open_target
@@ -35,7 +36,7 @@ def write(url: str, stream: str, batches: int = 100) -> None:
     with (
         options.address.connect() as client,
         TaskWriter(
-            client, open_target(client, options), options, Attempt(f"bench-{batches}", 0, 0)
+            client, open_target(client, options), options, Attempt(f"bench-{batches}", 0, 0), Patience(0)
         ) as writer,
     ):
         for batch in _batches(batches):

@@ -11,16 +11,20 @@ import time
 from functools import lru_cache
 from statistics import quantiles
 
+import psutil
+
 from benchmarks.bench import Bench
 from benchmarks.core.memory import status_mb
 from benchmarks.errors import BenchmarkError, UnavailableError
 from benchmarks.measurement import Figure, Measurement
-from conquiet.tasks import TaskApp, Worker, WorkerConfig
+from benchmarks.tasks.memory_app import NAMESPACE, SERVER, app
+from conquiet.tasks import ProcessWorker, TaskApp, Worker, WorkerConfig
 
 _CALLS = 500
 #: From one call to the next, so that the worker waits again.
 _PAUSE_S = 0.01
 _WARM_UP, _TASKS, _BATCH = 2_000, 100_000, 10_000
+_PROCESSES = 2
 
 
 @lru_cache(maxsize=1)
@@ -28,13 +32,13 @@ def latencies_ms(bench: Bench) -> list[float]:
     """From `enqueue` to the first line of the function, of an idle worker in a process of its own."""
     namespace = f"bench:{secrets.token_hex(4)}"
     command = [sys.executable, "-m", "benchmarks.tasks.worker", "serve", bench.server.url, namespace]
-    with TaskApp(bench.server.url, namespace=namespace) as app:
+    with TaskApp(bench.server.url, namespace=namespace) as caller:
         process = subprocess.Popen(command)
         try:
             found = []
             for number in range(-50, _CALLS):
                 called = time.time()
-                begun = app.enqueue("begin", {}).result(timeout_s=60)
+                begun = caller.enqueue("begin", {}).result(timeout_s=60)
                 if number >= 0:
                     found.append((begun - called) * 1000)
                 time.sleep(_PAUSE_S)
@@ -44,26 +48,31 @@ def latencies_ms(bench: Bench) -> list[float]:
             process.wait()
 
 
-def memory_growth_mb(bench: Bench) -> float:
-    """How far the peak of a worker's process lies above its start while it runs 100,000 tasks."""
+def memory_growth_mb(bench: Bench, pool: str = "grow") -> float:
+    """How far the peak of a worker's process lies above its start while it runs 100,000 tasks.
+
+    Args:
+        pool: "grow" for threads, "grow-processes" for processes, of which the one counts that grows most.
+    """
     if not os.path.exists("/proc/self/status"):
         raise UnavailableError("the peak memory of a process is read from /proc, which is not here")
     namespace = f"bench:{secrets.token_hex(4)}"
-    command = [sys.executable, "-m", "benchmarks.tasks.worker", "grow", bench.server.url, namespace]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    command = [sys.executable, "-m", "benchmarks.tasks.worker", pool, bench.server.url, namespace]
+    environment = os.environ | {SERVER: bench.server.url, NAMESPACE: namespace}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
     if done.returncode:
         raise BenchmarkError(f"{command} failed: {done.stderr}")
     return float(done.stdout)
 
 
 def _app(url: str, namespace: str) -> TaskApp:
-    app = TaskApp(url, namespace=namespace)
+    served = TaskApp(url, namespace=namespace)
 
-    @app.task(name="begin")
+    @served.task(name="begin")
     def begin() -> float:
         return time.time()
 
-    return app
+    return served
 
 
 def _serve(url: str, namespace: str) -> None:
@@ -73,15 +82,15 @@ def _serve(url: str, namespace: str) -> None:
 
 
 def _grow(url: str, namespace: str) -> float:
-    app = _app(url, namespace)
-    begin = app.tasks["begin"]
+    served = _app(url, namespace)
+    begin = served.tasks["begin"]
 
     def run(count: int) -> None:
         begin.with_options(result_ttl_s=1).enqueue_many({} for _ in range(count))
-        while (stats := app.control.queue("default")).queued + stats.in_flight + stats.waiting:
+        while (stats := served.control.queue("default")).queued + stats.in_flight + stats.waiting:
             time.sleep(0.05)
 
-    with Worker(app, WorkerConfig(pool="thread", concurrency=2)):
+    with Worker(served, WorkerConfig(pool="thread", concurrency=2)):
         run(_WARM_UP)
         run(_BATCH)
         gc.collect()
@@ -89,6 +98,25 @@ def _grow(url: str, namespace: str) -> float:
         for _ in range(_TASKS // _BATCH):
             run(_BATCH)
         return status_mb("VmHWM") - before
+
+
+def _grow_processes(_url: str, _namespace: str) -> float:
+    begin = app.tasks["begin"]
+
+    def run(count: int) -> None:
+        begin.enqueue_many({} for _ in range(count))
+        while (stats := app.control.queue("default")).queued + stats.in_flight + stats.waiting:
+            time.sleep(0.05)
+
+    config = WorkerConfig(pool="process", concurrency=_PROCESSES)
+    with ProcessWorker("benchmarks.tasks.memory_app:app", config):
+        run(_WARM_UP)
+        run(_BATCH)
+        pids = [child.pid for child in psutil.Process().children()]
+        before = {pid: status_mb("VmRSS", pid) for pid in pids}
+        for _ in range(_TASKS // _BATCH):
+            run(_BATCH)
+        return max(status_mb("VmHWM", pid) - before[pid] for pid in pids)
 
 
 MEASUREMENTS: list[Measurement] = [
@@ -105,10 +133,18 @@ MEASUREMENTS: list[Measurement] = [
         bar=20,
     ),
     Figure(name="memory growth over 100,000 tasks", unit="MB", take=memory_growth_mb, bar=50),
+    Figure(
+        name="memory growth of a process of a pool over 100,000 tasks",
+        unit="MB",
+        take=lambda bench: memory_growth_mb(bench, "grow-processes"),
+        bar=50,
+    ),
 ]
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         _serve(*sys.argv[2:])
+    elif sys.argv[1] == "grow-processes":
+        print(_grow_processes(*sys.argv[2:]))
     else:
         print(_grow(*sys.argv[2:]))

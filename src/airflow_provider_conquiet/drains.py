@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from sqlalchemy import Engine
 
 from airflow_provider_conquiet.arguments import failing_at_once
+from airflow_provider_conquiet.drain_log import Begin, DrainLog
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.task_try import TaskTry
 from conquiet import DbError, DrainError, DrainLimits, DrainReport, Inbox, drain, drain_stale
@@ -43,6 +44,8 @@ class TaskDrain(ABC):
     limits: DrainLimits
     inbox: Inbox | None
     task_try: TaskTry
+    #: How often the log shows progress; `None` for never.
+    progress_every_s: float | None
 
     def run(self, handler: Handler, engine: Engine) -> DrainReport:
         """Drain, and keep the retries of messages apart from those of tasks.
@@ -55,9 +58,19 @@ class TaskDrain(ABC):
             DbError, QueueError: the database or Redis failed; Airflow's retries are for this.
         """
         with failing_at_once():
-            ended_tries = self.task_try.others_among(self.known_consumers())
+            backlog = self.backlog()
+            ended_tries = self.task_try.others_among(self.known_consumers(backlog))
+            begin = Begin(
+                name=self.shown_name,
+                group=self.group,
+                consumer=self.task_try.consumer_name,
+                backlog=backlog,
+                ended_tries={name: name.rpartition(":")[2] for name in ended_tries},
+            )
             try:
-                report = self.drain(handler, engine, ended_tries)
+                with DrainLog(begin, engine, self.backlog, every_s=self.progress_every_s) as shown:
+                    report = self.drain(shown.counted(handler), engine, ended_tries)
+                    shown.show(report)
             except DrainError as error:
                 if any(is_connection_lost(failure.error) for failure in error.failures):
                     raise DbError(f"the database closed a connection during the drain: {error}") from error
@@ -76,9 +89,14 @@ class TaskDrain(ABC):
             raise AirflowException(f"stopped before the drain was done: {report.to_json()}")
         return report
 
-    def known_consumers(self) -> list[str]:
+    def known_consumers(self, backlog: BacklogStats) -> list[str]:
         """The names under which something may be pending or leased."""
-        return [consumer.name for consumer in self.backlog().consumers]
+        return [consumer.name for consumer in backlog.consumers]
+
+    @property
+    def shown_name(self) -> str:
+        """What the log calls it."""
+        return f"stream {self.stream!r}"
 
     def backlog(self) -> BacklogStats:
         """What there is to drain now."""
@@ -136,15 +154,20 @@ class TopicDrain(TaskDrain):
         """What it drains of the topic."""
         return list(self.topic.partitions)
 
-    def known_consumers(self) -> list[str]:
+    def known_consumers(self, backlog: BacklogStats) -> list[str]:
         """As `TaskDrain.known_consumers`, and the owner of the lease, who may have read nothing yet."""
         owners = group_owners(self.topic, self.group).partitions
         # Before Python 3.14, `super()` fails in a dataclass with slots.
-        return [*TaskDrain.known_consumers(self), *(lease.owner for lease in owners if lease.owner)]
+        return [*TaskDrain.known_consumers(self, backlog), *(lease.owner for lease in owners if lease.owner)]
 
     @property
     def source(self) -> str:
         return self.topic.name
+
+    @property
+    def shown_name(self) -> str:
+        """As `TaskDrain.shown_name`."""
+        return f"topic {self.topic.name!r}"
 
     @property
     def due_in(self) -> list[str]:
@@ -191,6 +214,11 @@ class PartitionDrain(TopicDrain):
     def partitions(self) -> list[int]:
         """As `TopicDrain.partitions`."""
         return [self.partition]
+
+    @property
+    def shown_name(self) -> str:
+        """As `TaskDrain.shown_name`."""
+        return f"partition {self.partition} of topic {self.topic.name!r}"
 
     def drain(self, handler: Handler, engine: Engine, take_over_from: list[str]) -> DrainReport:
         """As `TaskDrain.drain`."""

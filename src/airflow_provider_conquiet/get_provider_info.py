@@ -43,6 +43,7 @@ def get_provider_info() -> dict[str, Any]:
             {"name": "enqueue", "class-name": f"{_PACKAGE}.decorators.enqueue.enqueue_task"},
         ],
         "queues": [f"{_PACKAGE}.queues.redis_stream.RedisStreamMessageQueueProvider"],
+        "extra-links": [f"{_PACKAGE}.links.DocumentationLink"],
         "plugins": [{"name": _NAME, "plugin-class": f"{_PACKAGE}.plugins.conquiet.ConquietPlugin"}],
         "asset-uris": [
             {
@@ -64,6 +65,10 @@ def _text(label: str, description: str, **schema: Any) -> dict[str, Any]:
     return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
 
 
+def _number(label: str, description: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["number", "null"]}}
+
+
 _CONNECTION_TYPE: dict[str, Any] = {
     "connection-type": "redis_streams",
     "hook-class-name": f"{_PACKAGE}.hooks.redis_streams.RedisStreamsHook",
@@ -74,31 +79,51 @@ _CONNECTION_TYPE: dict[str, Any] = {
         "placeholders": {"host": "redis.example.com, or a,b,c for sentinels", "port": "6379"},
     },
     "conn-fields": {
-        "db": {
-            "label": "Redis database",
-            "description": "Its number; a cluster has only 0.",
-            "schema": {"type": ["integer", "null"], "default": 0},
-        },
-        "tls": {
-            "label": "TLS",
-            "description": "Whether the server is reached by TLS.",
-            "schema": {"type": ["boolean", "null"], "default": False},
-        },
+        "db_conn_id": _text(
+            "Application database",
+            "The connection (postgres, mysql, sqlite) that handlers write to; never Airflow's own database.",
+        ),
+        "db_url_secret": _text(
+            "Application database, as a URL",
+            "Instead of a connection: a SQLAlchemy URL. Airflow does not show it again.",
+            format="password",
+        ),
         "mode": _text(
             "Mode",
             "How the server is reached.",
             enum=["standalone", "cluster", "sentinel"],
             default="standalone",
         ),
+        "db": {
+            "label": "Redis database",
+            "description": "Its number; a cluster has only 0.",
+            "schema": {"type": ["integer", "null"], "default": 0},
+        },
+        "startup_nodes": _text("Further nodes", "Of a cluster: host:port,host:port."),
         "service": _text("Sentinel service", "The master's name; for mode sentinel."),
+        "sentinel_username": _text("Sentinel user", "If sentinels ask for one."),
         "sentinel_password": _text("Sentinel password", "If sentinels ask for one.", format="password"),
+        "tls": {
+            "label": "TLS",
+            "description": "Whether the server is reached by TLS.",
+            "schema": {"type": ["boolean", "null"], "default": False},
+        },
         "ca_path": _text("CA file", "Path of the certificate authority's file on the workers; for TLS."),
         "cert_path": _text("Certificate file", "Path on the workers, if the server asks for one; for TLS."),
         "key_path": _text("Key file", "Path on the workers, of the certificate's key; for TLS."),
-        "db_url": _text(
-            "Application database",
-            "SQLAlchemy URL of the database that handlers write to; never Airflow's own.",
-            format="password",
+        "key_password": _text("Password of the key", "If the key file has one.", format="password"),
+        "ssl_cert_reqs": _text(
+            "Server's certificate",
+            "Whether it is checked; none accepts any server.",
+            enum=["required", "optional", "none"],
+            default="required",
         ),
+        "ssl_check_hostname": {
+            "label": "Check the host's name",
+            "description": "Whether the certificate must be of this host.",
+            "schema": {"type": ["boolean", "null"], "default": True},
+        },
+        "socket_timeout": _number("Timeout", "Seconds for one reply; above what one read waits."),
+        "socket_connect_timeout": _number("Timeout of connecting", "Seconds."),
     },
 }

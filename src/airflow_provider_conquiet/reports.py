@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 
 from conquiet import BacklogStats, DrainReport
+from conquiet.queue.scripts import Added
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,11 +20,14 @@ Report = dict[str, Any]
 MAX_SAMPLES = 5
 
 
-def enqueue_report(destination: Mapping[str, str], ids: Sequence[str]) -> Report:
-    """How many messages were enqueued, and where; `ids` are a few of the first."""
+def enqueue_report(destination: Mapping[str, str], messages: Sequence[Added]) -> Report:
+    """How many messages are there, and how many of them are new; `ids` are a few of the first."""
+    ids, added = [message.entry_id for message in messages], sum(message.is_new for message in messages)
     return {
         **destination,
         "enqueued": len(ids),
+        "added": added,
+        "already_there": len(ids) - added,
         "first_id": ids[0] if ids else None,
         "last_id": ids[-1] if ids else None,
         "ids": list(ids[:MAX_SAMPLES]),
@@ -33,8 +38,11 @@ def drain_report(report: DrainReport, *, consumer: str, backlog: BacklogStats) -
     """What a drain did and what it left; error texts stay in the log, since they may quote a payload."""
     values = report.to_dict()
     del values["failures"]
+    by_error = Counter(type(failure.error).__name__ for failure in report.failures)
     return {
         **values,
+        "per_second": round(report.read / report.seconds, 1) if report.seconds else 0.0,
+        "failures_by_error": dict(by_error.most_common(MAX_SAMPLES)),
         "failed_ids": [failure.id for failure in report.failures[:MAX_SAMPLES]],
         "consumer": consumer,
         "remaining_lag": backlog.lag,
@@ -44,7 +52,7 @@ def drain_report(report: DrainReport, *, consumer: str, backlog: BacklogStats) -
 
 def update_outlets(context: Context, outlets: Sequence[object], uri: str, report: Report) -> None:
     """Put counts and the last id on the events of the task's outlets; an alias gets the stream itself."""
-    extra: Report = {name: value for name, value in report.items() if isinstance(value, int | str)}
+    extra: Report = {name: value for name, value in report.items() if isinstance(value, int | float | str)}
     for outlet in outlets:
         if isinstance(outlet, Asset):
             context["outlet_events"][outlet].extra.update(extra)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         MalformedEntry as MalformedEntry,
         MalformedEntryError as MalformedEntryError,
         MessageRejectedError as MessageRejectedError,
+        NoConnectionError as NoConnectionError,
         NotReplicatedError as NotReplicatedError,
         QueueError as QueueError,
     )
@@ -64,7 +65,7 @@ _NAMES_OF = {
     "errors": (
         "ConquietError ConsumerBusyError DatabaseUnavailableError DbError DrainError DrainFailure "
         "EmbeddedServerError MalformedEntry MalformedEntryError MessageRejectedError "
-        "NotReplicatedError QueueError"
+        "NoConnectionError NotReplicatedError QueueError"
     ),
     "queue": (
         "BacklogStats QueueConfig QueueMessage RedisStreamsQueue StreamWriter open_async_client "

@@ -2,6 +2,7 @@
 
 ConquietError
 ├── QueueError                  a call to Redis failed; `stream`, `group`, `operation`, `__cause__`
+│   ├── NoConnectionError       the server is not there, or does not let the client in
 │   ├── NotReplicatedError      a write that fewer replicas have confirmed than `min_replicas`
 │   └── MalformedEntryError     a read met entries that are not `data` = JSON object; they stay pending
 ├── TopicError                  a topic is not there, is there with other partitions, or would shrink
@@ -52,6 +53,15 @@ class QueueError(ConquietError):
         self.group = group
         of_group = f" for group {group!r}" if group is not None else ""
         super().__init__(f"{operation} on stream {stream!r}{of_group} failed: {reason}")
+
+
+class NoConnectionError(QueueError):
+    """The server is not there, or does not let the client in; the operation was not carried out."""
+
+    def __init__(self, operation: str, *, stream: str, group: str | None, reason: str) -> None:
+        super().__init__(operation, stream=stream, group=group, reason=reason)
+        of_group = f" for group {group!r}" if group is not None else ""
+        self.args = (mask(f"no connection to Redis: {reason}; {operation} on stream {stream!r}{of_group}"),)
 
 
 class NotReplicatedError(QueueError):

@@ -6,12 +6,28 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any, NoReturn
 
 Payload = dict[str, Any]
 
 #: The escape of a surrogate, which may be one of a pair or alone.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+#: What a user writes instead of a value of these classes, by their names: none is imported here.
+_REMEDIES = {
+    "Enum": "value.value",
+    "datetime": "value.isoformat()",
+    "date": "value.isoformat()",
+    "time": "value.isoformat()",
+    "timedelta": "value.total_seconds()",
+    "Decimal": "str(value)",
+    "UUID": "str(value)",
+    "PurePath": "str(value)",
+    "bytes": "base64.b64encode(value).decode()",
+    "set": "sorted(value)",
+    "frozenset": "sorted(value)",
+}
 
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 
@@ -38,10 +54,10 @@ def encode_payload(payload: Payload, before: str = "", after: str = "") -> bytes
         raise ValueError(f"payload has a lone surrogate, which UTF-8 cannot carry: {error}") from error
     except RecursionError as error:
         raise ValueError("payload is nested too deeply, or contains itself") from error
-    except ValueError as error:
-        raise ValueError(f"payload cannot be written as JSON: {error}") from error
-    except TypeError as error:
-        raise TypeError(f"payload cannot be written as JSON: {error}") from error
+    except (TypeError, ValueError) as error:
+        refused = _find_refused(payload)
+        problem = str(error) if refused is None else f"payload{refused[0]} {refused[1]}"
+        raise type(error)(f"payload cannot be written as JSON: {problem}") from error
     raise TypeError(f"payload cannot be written as JSON: payload{lossy[0]} {lossy[1]}")
 
 
@@ -91,6 +107,31 @@ def _find_lossy(value: Any) -> tuple[str, str] | None:
     elif isinstance(value, tuple):
         return "", f"is a tuple, which would come back as a list: {value!r:.100}"
     return None
+
+
+def _find_refused(value: Any) -> tuple[str, str] | None:
+    """The path to what the encoder has refused, and what to write instead."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "", f"is {value}, which JSON does not have: write None"
+    if value is None or isinstance(value, str | int | float):
+        return None
+    if not isinstance(value, dict | list):
+        return "", f"is a {type(value).__name__}, which JSON does not have{_remedy(value)}"
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        refused = _find_refused(item)
+        if refused is not None:
+            return f"[{key!r}]{refused[0]}", refused[1]
+    return None
+
+
+def _remedy(value: Any) -> str:
+    names = {base.__name__ for base in type(value).__mro__}
+    remedy = next((text for name, text in _REMEDIES.items() if name in names), "")
+    if hasattr(value, "model_dump"):
+        remedy = "value.model_dump(mode='json')"
+    elif is_dataclass(value):
+        remedy = "dataclasses.asdict(value)"
+    return f": write {remedy}" if remedy else ""
 
 
 def _refuse_constant(name: str) -> NoReturn:

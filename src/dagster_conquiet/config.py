@@ -13,12 +13,24 @@ from conquiet.consume import DrainLimits
 from conquiet.mq import RetryPolicy
 
 _C = TypeVar("_C", bound=dg.Config)
-_LIMITS = DrainLimits()
+#: A step drains until nothing is left, within the time of its run.
+_LIMITS = DrainLimits(max_messages=None, max_duration_s=600.0)
 _RETRY = RetryPolicy()
 
 
+class FailWhen(dg.Config):
+    """When messages that failed fail the step; the first rule that holds does, and null never holds.
+
+    `max_failures` fails it too, and ends the drain.
+    """
+
+    all_failed: bool = Field(default=True, description="If messages failed, and none was handled.")
+    dead_letters: int | None = Field(default=1, gt=0, description="If so many became dead letters.")
+    failures: int | None = Field(default=None, gt=0, description="If so many failed, dead letters included.")
+
+
 class LimitsConfig(dg.Config):
-    """The limits of every drain, with the defaults of `DrainLimits`; null is no limit."""
+    """The limits of every drain; null is no limit."""
 
     max_messages: int | None = Field(
         default=_LIMITS.max_messages, gt=0, description="The most messages that one step handles."
@@ -39,6 +51,11 @@ class LimitsConfig(dg.Config):
         description="This many failed messages fail the step; fewer are counted and logged.",
     )
     batch_size: int = Field(default=_LIMITS.batch_size, gt=0, description="The most messages of one read.")
+    fail_when: FailWhen = Field(default=FailWhen(), description="When failed messages fail the step.")
+    log_errors: bool = Field(
+        default=False,
+        description="Whether the text of a handler's error, which may quote its message, is logged.",
+    )
 
     def limits(self, should_stop: Callable[[], bool]) -> DrainLimits:
         """The limits of a drain in a step: it goes on after a failed message."""
@@ -99,8 +116,12 @@ class ReplayConfig(dg.Config):
 def with_defaults(defaults: _C) -> type[_C]:
     """A class of the same fields, whose defaults are the values of this object."""
     kind = type(defaults)
-    described: dict[str, Any] = {
-        name: (field.annotation, Field(default=getattr(defaults, name), description=field.description))
-        for name, field in kind.model_fields.items()
-    }
+    described: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():
+        annotation, value = field.annotation, getattr(defaults, name)
+        if isinstance(value, dg.Config):
+            # Dagster fills what a nested default leaves out, null included, from the defaults of its class.
+            annotation = with_defaults(value)
+            value = annotation()
+        described[name] = (annotation, Field(default=value, description=field.description))
     return create_model(kind.__name__, __base__=kind, __module__=kind.__module__, **described)

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations` here: Dagster reads the types of the fields.
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import dagster as dg
 from pydantic import Field
@@ -11,8 +11,9 @@ from pydantic import Field
 from conquiet.queue import StreamWriter
 from dagster_conquiet.resources import RedisStreamsResource
 from dagster_conquiet.steps.metadata import id_range
-from dagster_conquiet.steps.rows import read_rows, remember_rows
+from dagster_conquiet.steps.rows import read_rows, remember_rows, trim_before
 from dagster_conquiet.steps.runs import runs_retried_by
+from dagster_conquiet.steps.typed_rows import as_dicts, row_type_of, typed
 
 
 class RedisStreamIOManager(dg.ConfigurableIOManager):
@@ -29,28 +30,55 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
         "`{prefix}:shop:orders@mo`.",
     )
 
+    keep: Literal["all", "last"] = Field(
+        default="all",
+        description='"last" trims what earlier materialisations published, once the new rows are stored; not '
+        "for streams that consumer groups read.",
+    )
+
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        """Publish a list of dicts or a pandas DataFrame."""
-        rows = _rows_of(obj, context)
-        stream = self._stream(context.asset_key, context.partition_key if context.has_partition_key else None)
+        """Publish a list of dicts, dataclasses or pydantic models, or a pandas DataFrame.
+
+        Of several partitions, a dict with one of these for each partition key.
+
+        Raises:
+            RowError: a row cannot be published; none of them is.
+        """
+        partitions = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
+        if len(partitions) == 1:
+            published = {partitions[0]: _rows_of(obj, context)}
+        elif isinstance(obj, Mapping) and obj.keys() == set(partitions):
+            published = {partition: _rows_of(obj[partition], context) for partition in partitions}
+        else:
+            raise TypeError(
+                f"asset {context.asset_key.to_user_string()!r} is materialised for {len(partitions)} "
+                "partitions at once: it must return a dict with the rows of each, by its partition key"
+            )
         step = context.step_context
         *_, first_run = [step.run_id, *runs_retried_by(step.dagster_run, step.instance)]
         work = f"{first_run}.{context.asset_key.to_user_string()}"
+        ids: list[str] = []
         with self.redis_streams.connect() as client:
-            ids = StreamWriter(client, stream).enqueue_once(rows, dedupe_id=work)
-            remember_rows(client, stream, ids)
+            for partition, rows in published.items():
+                stream = self._stream(context.asset_key, partition)
+                of_partition = StreamWriter(client, stream).enqueue_once(rows, dedupe_id=work)
+                remember_rows(client, stream, of_partition)
+                if self.keep == "last":
+                    trim_before(client, stream, of_partition)
+                ids += of_partition
         first, last = (ids[0], ids[-1]) if ids else (None, None)
-        context.add_output_metadata(
-            {"stream": stream, "dagster/row_count": len(ids), **id_range(first, last)}
-        )
+        streams = [self._stream(context.asset_key, partition) for partition in partitions]
+        where = {"stream": streams[0]} if len(streams) == 1 else {"streams": len(streams)}
+        context.add_output_metadata({**where, "dagster/row_count": len(ids), **id_range(first, last)})
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """The rows as a list of dicts, or as a DataFrame where the input is annotated so.
+        """The rows as a list of dicts, of objects for `list[Order]`, or as an annotated DataFrame.
 
         Of several partitions, a dict with one of these for each partition key.
 
         Raises:
             RowsMissingError: some rows are no longer in the stream, or others were written between them.
+            RowError: a row is not of the type of the annotation.
         """
         partitions = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
         with self.redis_streams.connect() as client:
@@ -63,6 +91,9 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
             import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
 
             loaded = {partition: pd.DataFrame(rows) for partition, rows in loaded.items()}
+        elif (row_type := row_type_of(wanted)) is not None:
+            name = context.asset_key.to_user_string()
+            loaded = {partition: typed(name, rows, row_type) for partition, rows in loaded.items()}
         return loaded[partitions[0]] if len(partitions) == 1 else loaded
 
     def _stream(self, key: dg.AssetKey, partition: str | None) -> str:
@@ -79,11 +110,11 @@ def _rows_of(obj: Any, context: dg.OutputContext) -> list[dict[str, Any]]:
     if hasattr(obj, "to_dict") and hasattr(obj, "columns"):
         # A missing value is None in JSON; what else JSON cannot carry is refused when it is enqueued.
         complete = obj.astype(object).where(obj.notna(), None)
-        return [{str(name): value for name, value in row.items()} for row in complete.to_dict("records")]
-    rows = list(obj) if isinstance(obj, Iterable) and not isinstance(obj, (str, bytes, Mapping)) else None
-    if rows is None or not all(isinstance(row, dict) for row in rows):
+        obj = [{str(name): value for name, value in row.items()} for row in complete.to_dict("records")]
+    is_rows = isinstance(obj, Iterable) and not isinstance(obj, (str, bytes, Mapping))
+    if not is_rows:
         raise TypeError(
             f"asset {context.asset_key.to_user_string()!r} must return a list of dicts or a DataFrame to be "
             f"published, got {type(obj).__name__}"
         )
-    return rows
+    return as_dicts(context.asset_key.to_user_string(), list(obj))

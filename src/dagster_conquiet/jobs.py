@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations` here: Dagster reads the config's type, which is created per job.
 
+import time
 from typing import Any
 
 import dagster as dg
@@ -11,14 +12,15 @@ from dagster_conquiet.config import ClaimStaleConfig, ReplayConfig, with_default
 from dagster_conquiet.ops import build_drain_op, report_without_errors
 from dagster_conquiet.specs import AnySpec, DrainSpec
 from dagster_conquiet.steps.recover import recover_in_step
-from dagster_conquiet.steps.runs import run_in_progress
+from dagster_conquiet.steps.runs import last_sign_of_life, runs_in_progress
 
 
 def build_drain_job(
     spec: DrainSpec, *, name: str | None = None, retry_policy: dg.RetryPolicy | None = None, **options: Any
 ) -> dg.JobDefinition:
     """A job that drains the stream; `options` are those of `@job`."""
-    return _job_of(build_drain_op(spec, retry_policy=retry_policy), name or f"drain_{spec.name}", options)
+    op = build_drain_op(spec, name=f"drain__{name or spec.name}", retry_policy=retry_policy)
+    return _job_of(op, name or f"drain_{spec.name}", options)
 
 
 def build_claim_stale_job(
@@ -32,8 +34,8 @@ def build_claim_stale_job(
     config_type = with_defaults(config or ClaimStaleConfig(**spec.config.model_dump()))
 
     @dg.op(
-        name=f"claim_stale__{spec.name}",
-        required_resource_keys={spec.resources.redis, spec.resources.database},
+        name=f"claim_stale__{name or spec.name}",
+        required_resource_keys=spec.resource_keys,
         out=dg.Out(dict[str, Any]),
         pool=f"{spec.pool}_stale",
     )
@@ -52,16 +54,21 @@ def build_claim_stale_schedule(
     *,
     cron_schedule: str = "*/5 * * * *",
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
+    stalled_after_s: float = 3_600.0,
 ) -> dg.ScheduleDefinition:
-    """Run the recovery every five minutes, and never twice at once."""
+    """Run the recovery every five minutes, and never twice at once.
+
+    A run that has written no event for `stalled_after_s` does not count: it was killed.
+    """
 
     @dg.schedule(
         name=f"{job.name}_schedule", job=job, cron_schedule=cron_schedule, default_status=default_status
     )
     def claim_stale_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        running = run_in_progress(context.instance, job.name)
-        if running is not None:
-            return dg.SkipReason(f"run {running} of {job.name!r} is in progress")
+        for record in runs_in_progress(context.instance, job.name):
+            if time.time() - last_sign_of_life(context.instance, record) < stalled_after_s:
+                running = record.dagster_run.run_id
+                return dg.SkipReason(f"run {running} of {job.name!r} is in progress")
         return dg.RunRequest()
 
     return claim_stale_schedule
@@ -73,7 +80,7 @@ def build_replay_dead_letters_job(
     """A job that moves dead letters back to where they came from; its config is a `ReplayConfig`."""
 
     @dg.op(
-        name=f"replay_dead_letters__{spec.name}",
+        name=f"replay_dead_letters__{name or spec.name}",
         required_resource_keys={spec.resources.redis},
         out=dg.Out(dict[str, Any]),
     )

@@ -48,12 +48,6 @@ def build_drain_op(spec: DrainSpec, *, name: str | None = None, **options: Any) 
     config_type = with_defaults(spec.config)
     options.setdefault("pool", spec.pool)
 
-    @dg.op(
-        name=name or f"drain__{spec.name}",
-        required_resource_keys={spec.resources.redis, spec.resources.database},
-        out=dg.Out(dict[str, Any]),
-        **options,
-    )
     def drain_stream(
         context: dg.OpExecutionContext,
         config: config_type,  # type: ignore[valid-type]  # with the spec's own defaults
@@ -61,7 +55,14 @@ def build_drain_op(spec: DrainSpec, *, name: str | None = None, **options: Any) 
         report, metadata = drain_in_step(context, spec, config)
         return dg.Output(report_without_errors(report), metadata=metadata)
 
-    return drain_stream
+    drain_stream.spec = spec  # type: ignore[attr-defined]  # for spec_of
+    decorate = dg.op(
+        name=name or f"drain__{spec.name}",
+        required_resource_keys=spec.resource_keys,
+        out=dg.Out(dict[str, Any]),
+        **options,
+    )
+    return decorate(drain_stream)
 
 
 def report_without_errors(report: DrainReport) -> dict[str, Any]:

@@ -3,133 +3,187 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
-from conquiet.queue import Client, peek_backlog
+from conquiet.queue import Client
 from dagster_conquiet.asset_keys import stream_asset_key
+from dagster_conquiet.partitions import dynamic_topic_partitions
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
-from dagster_conquiet.steps.backlog import partition_backlogs
-from dagster_conquiet.steps.metadata import backlog_metadata, lag_value
-from dagster_conquiet.steps.runs import last_finished, remaining_pause_s, run_in_progress
+from dagster_conquiet.steps.backlog import Waiting, waiting_in_partitions, waiting_in_stream
+from dagster_conquiet.steps.metadata import backlog_metadata
+from dagster_conquiet.steps.runs import is_cancelled_since, last_finished, remaining_pause_s, runs_in_progress
+from dagster_conquiet.steps.working import Working, concerns_partition, who_works
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Backlog:
+class _Part:
+    """The stream, or one partition of the topic."""
+
+    waiting: Waiting
+    name: str
+    #: Of the request; what the tick finds of earlier runs is added to it.
+    run_key: str
+    tags: dict[str, str]
+    partition_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
     """What one tick found."""
 
     #: An observation is recorded whenever this changes.
     cursor: str
-    metadata: dict[str, Any]
-    #: The runs to request, without what they have in common.
-    wanted: list[dg.RunRequest]
-    #: Why no run is requested if none is wanted.
-    skip_reason: str
+    observations: list[dg.AssetObservation]
+    parts: list[_Part]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rules:
+    """When a run is requested."""
+
+    min_lag: int = 1
+    max_runs: int = 1
+    pause_after_failure_s: float = 60.0
+    stalled_after_s: float = 60.0
 
 
 def build_backlog_sensor(
-    spec: DrainSpec, job: Any, *, min_lag: int = 1, pause_after_failure_s: float = 60.0, **options: Any
+    spec: DrainSpec,
+    job: Any,
+    *,
+    min_lag: int = 1,
+    max_runs: int = 1,
+    pause_after_failure_s: float = 60.0,
+    stalled_after_s: float = 60.0,
+    **options: Any,
 ) -> dg.SensorDefinition:
-    """Request one run of the job whenever messages wait and no run of the job is in progress.
+    """Request one run of the job whenever messages wait and nothing drains them.
 
-    However many messages come, there is one run at a time; it drains all of them, or up to its
-    `max_messages`, and the next tick checks again. Each change of the lag is recorded as an observation of
-    the stream's asset. `options` are those of `@sensor`, such as `name`, `minimum_interval_seconds` or
-    `default_status`.
+    However many messages come, one run drains all of them, or as many as its limits allow, and the next tick
+    checks again. Each change of the lag is recorded as an observation of the stream's asset. `options` are
+    those of `@sensor`, such as `name`, `minimum_interval_seconds` or `default_status`.
 
     Args:
         min_lag: how many messages must wait; an unknown lag counts as enough.
+        max_runs: how many runs and other consumers may drain the stream at once. More than one do not keep
+            the order of its messages.
         pause_after_failure_s: how long after a failed run the next one is requested.
+        stalled_after_s: a run that has no live consumer in the group, and has written no event for this
+            time, does not count as one in progress: it was killed, or does something else.
     """
+    rules = _Rules(
+        min_lag=min_lag,
+        max_runs=max_runs,
+        pause_after_failure_s=pause_after_failure_s,
+        stalled_after_s=stalled_after_s,
+    )
 
-    def read(client: Client) -> _Backlog:
-        backlog = peek_backlog(client, stream=spec.stream, group=spec.group)
-        # Replayed dead letters are pending, and unlike other pending messages no step has them.
-        replayed = sum(consumer.pending for consumer in backlog.consumers if consumer.name == "replay")
-        waiting = None if backlog.lag is None else backlog.lag + replayed
-        # The same for a tick that is repeated; another one when the group was given more.
-        run_key = f"{spec.stream}|{spec.group}|{backlog.last_delivered_id}"
-        tags = {"conquiet/stream": spec.stream, "conquiet/lag": str(backlog.lag)}
-        return _Backlog(
+    def read(client: Client) -> _Seen:
+        waiting = waiting_in_stream(client, spec)
+        backlog = waiting.backlog
+        part = _Part(
+            waiting=waiting,
+            name=repr(spec.stream),
+            # The same for a tick that is repeated; another one when the group was given more.
+            run_key=f"{spec.stream}|{spec.group}|{backlog.last_delivered_id}",
+            tags={"conquiet/stream": spec.stream, "conquiet/lag": str(backlog.lag)},
+        )
+        metadata = _metadata(spec, part)
+        return _Seen(
             cursor=json.dumps([backlog.last_id, backlog.last_delivered_id, backlog.lag, backlog.pending]),
-            metadata={"last_id": backlog.last_id, **backlog_metadata(backlog)},
-            wanted=[dg.RunRequest(run_key=run_key, tags=tags)]
-            if waiting is None or waiting >= min_lag
-            else [],
-            skip_reason=f"{waiting} messages wait in {spec.stream!r} for {spec.group!r}, "
-            f"fewer than {min_lag}",
+            observations=[_observation(spec, backlog.last_id, metadata)],
+            parts=[part],
         )
 
-    return _build_sensor(spec, job, read, pause_after_failure_s, options)
+    return _build_sensor(spec, job, read, rules, options)
 
 
 def build_topic_backlog_sensor(
-    spec: TopicDrainSpec, job: Any, *, pause_after_failure_s: float = 60.0, **options: Any
+    spec: TopicDrainSpec,
+    job: Any,
+    *,
+    pause_after_failure_s: float = 60.0,
+    stalled_after_s: float = 60.0,
+    **options: Any,
 ) -> dg.SensorDefinition:
-    """Request a run of each partition that has messages and no run in progress; at most one per partition.
+    """Request a run of each partition that has messages and no owner; at most one per partition.
 
-    Messages that failed and wait for their next attempt count too: only a run makes that attempt.
+    A message that failed counts from when its next attempt is due: only a run makes that attempt.
     """
+    rules = _Rules(pause_after_failure_s=pause_after_failure_s, stalled_after_s=stalled_after_s)
 
-    def read(client: Client) -> _Backlog:
-        backlogs = partition_backlogs(client, spec)
-        lags = {f"lag_of_partition_{number}": lag_value(part.lag) for number, part in backlogs.items()}
-        return _Backlog(
-            cursor=json.dumps({number: [part.lag, part.pending] for number, part in backlogs.items()}),
-            metadata={"pending": sum(part.pending for part in backlogs.values()), **lags},
-            wanted=[
-                dg.RunRequest(
-                    run_key=f"{spec.topic}|{spec.group}|{number}",
-                    partition_key=str(number),
-                    tags={
-                        "conquiet/topic": spec.topic,
-                        "conquiet/lag": str(part.lag),
-                        "conquiet/pending": str(part.pending),
-                    },
-                )
-                for number, part in backlogs.items()
-                if number < spec.partitions and (part.lag is None or part.lag + part.pending > 0)
+    def read(client: Client) -> _Seen:
+        found = waiting_in_partitions(client, spec)
+        backlogs = {number: waiting.backlog for number, waiting in found.items()}
+        parts = [
+            _Part(
+                waiting=waiting,
+                name=f"partition {number} of {spec.topic!r}",
+                run_key=f"{spec.topic}|{spec.group}|{number}",
+                tags={
+                    "conquiet/topic": spec.topic,
+                    "conquiet/lag": str(waiting.backlog.lag),
+                    "conquiet/pending": str(waiting.backlog.pending),
+                },
+                partition_key=str(number),
+            )
+            for number, waiting in found.items()
+            if spec.partitions is None or number < spec.partitions
+        ]
+        return _Seen(
+            cursor=json.dumps([[part.last_id, part.lag, part.pending] for part in backlogs.values()]),
+            observations=[
+                _observation(spec, part.waiting.backlog.last_id, _metadata(spec, part), part.partition_key)
+                for part in parts
             ],
-            skip_reason=f"no messages wait in {spec.topic!r} for {spec.group!r}",
+            parts=parts,
         )
 
-    return _build_sensor(spec, job, read, pause_after_failure_s, options)
+    return _build_sensor(spec, job, read, rules, options)
 
 
 def _build_sensor(
-    spec: AnySpec, job: Any, read: Callable[[Client], _Backlog], pause_s: float, options: dict[str, Any]
+    spec: AnySpec, job: Any, read: Callable[[Client], _Seen], rules: _Rules, options: dict[str, Any]
 ) -> dg.SensorDefinition:
     def backlog_sensor(context: dg.SensorEvaluationContext, **_same: object) -> dg.SensorResult:
         # A sensor that is called directly, as in a test, is also given its resources by name.
         with spec.resources.redis_of(context).connect() as client:
-            backlog = read(client)
+            seen = read(client)
+        location = _location_of(context)
+        runs = runs_in_progress(context.instance, job.name, location)
         requests, reasons = [], []
-        for wanted in backlog.wanted:
-            tags = None if wanted.partition_key is None else {"dagster/partition": wanted.partition_key}
-            if running := run_in_progress(context.instance, job.name, tags):
-                reasons.append(f"run {running} of {job.name!r} is in progress")
+        for part in seen.parts:
+            if not _has_enough(part.waiting, rules):
                 continue
-            last = last_finished(context.instance, job.name, tags)
-            if (wait_s := remaining_pause_s(last, pause_s)) > 0:
-                reasons.append(
-                    f"the last run of {job.name!r} failed; the next one is requested in {wait_s:.0f} s"
+            key = part.partition_key
+            working = who_works(
+                context.instance,
+                [record for record in runs if concerns_partition(record.dagster_run.tags, key)],
+                part.waiting.live,
+                what=part.name,
+                stalled_after_s=rules.stalled_after_s,
+            )
+            last = last_finished(context.instance, job.name, location, key)
+            if reason := _reason_to_wait(part, working, last, rules):
+                reasons.append(reason)
+                continue
+            for stalled in working.stalled:
+                context.log.warning(
+                    "run %s of %r is in progress by its state, but nothing of it drains %s: "
+                    "terminate it, or let run_monitoring do it",
+                    *(stalled, job.name, part.name),
                 )
-                continue
-            # Another key after a run that ended and left everything as it was.
-            after = last.dagster_run.run_id if last else "none"
-            tags = {"conquiet/group": spec.group, **wanted.tags}
-            requests.append(wanted.with_replaced_attrs(run_key=f"{wanted.run_key}|{after}", tags=tags))
-        observation = dg.AssetObservation(
-            asset_key=stream_asset_key(spec.source), metadata={"group": spec.group, **backlog.metadata}
-        )
+            requests.append(_request(spec, part, working, last))
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else "; ".join(reasons) or backlog.skip_reason,
-            cursor=backlog.cursor,
-            asset_events=[] if backlog.cursor == context.cursor else [observation],
+            skip_reason=None if requests else "; ".join(reasons) or _reason_to_rest(spec, seen.parts, rules),
+            cursor=seen.cursor,
+            dynamic_partitions_requests=_new_partitions(context, spec, seen.parts),
+            asset_events=[] if seen.cursor == context.cursor else seen.observations,
         )
 
     decorate = dg.sensor(
@@ -138,3 +192,80 @@ def _build_sensor(
         **({"name": f"backlog__{spec.name}"} | options),
     )
     return decorate(backlog_sensor)
+
+
+def _observation(
+    spec: AnySpec, last_id: str, metadata: dict[str, Any], partition: str | None = None
+) -> dg.AssetObservation:
+    # The data version of the stream's own asset: automation fires when it changes, and on nothing else.
+    return dg.AssetObservation(
+        stream_asset_key(spec.source),
+        partition=partition,
+        metadata=metadata,
+        tags={"dagster/data_version": last_id},
+    )
+
+
+def _metadata(spec: AnySpec, part: _Part) -> dict[str, Any]:
+    backlog = part.waiting.backlog
+    return {"group": spec.group, "last_id": backlog.last_id, **backlog_metadata(backlog)}
+
+
+def _new_partitions(
+    context: dg.SensorEvaluationContext, spec: AnySpec, parts: Sequence[_Part]
+) -> list[dg.AddDynamicPartitionsRequest]:
+    if not isinstance(spec, TopicDrainSpec) or spec.partitions is not None:
+        return []
+    definition = dynamic_topic_partitions(spec.topic)
+    known = set(context.instance.get_dynamic_partitions(definition.name or ""))
+    new = [part.partition_key for part in parts if part.partition_key and part.partition_key not in known]
+    return [definition.build_add_request(new)] if new else []
+
+
+def _has_enough(waiting: Waiting, rules: _Rules) -> bool:
+    return waiting.count is None or waiting.count >= rules.min_lag
+
+
+def _reason_to_wait(part: _Part, working: Working, last: dg.RunRecord | None, rules: _Rules) -> str | None:
+    """Why no run is requested although messages wait."""
+    if len(working.reasons) >= rules.max_runs:
+        return "; ".join(working.reasons)
+    if is_cancelled_since(last, part.waiting.backlog.last_id):
+        return (
+            f"run {_id_of(last)} was cancelled, and no message has come to {part.name} since: the next one "
+            "is requested when one comes, or after a run that you start"
+        )
+    if (wait_s := remaining_pause_s(last, rules.pause_after_failure_s)) > 0:
+        return f"run {_id_of(last)} failed; the next one for {part.name} is requested in {wait_s:.0f} s"
+    return None
+
+
+def _reason_to_rest(spec: AnySpec, parts: Sequence[_Part], rules: _Rules) -> str:
+    """Why no run is requested if too few messages wait."""
+    known = [part.waiting.count or 0 for part in parts]
+    reason = f"{sum(known)} messages wait in {spec.source!r} for {spec.group!r}, fewer than {rules.min_lag}"
+    if trimmed := sum(part.waiting.trimmed for part in parts):
+        reason += f"; {trimmed} that the group was not given were trimmed from the stream"
+    return reason
+
+
+def _request(spec: AnySpec, part: _Part, working: Working, last: dg.RunRecord | None) -> dg.RunRequest:
+    # Another key after a run that ended, or was killed, and left everything as it was; and beside others.
+    so_far = [_id_of(last), *working.stalled, *working.names]
+    return dg.RunRequest(
+        run_key="|".join([part.run_key, *so_far]),
+        tags={"conquiet/group": spec.group, **part.tags},
+        partition_key=part.partition_key,
+    )
+
+
+def _id_of(record: dg.RunRecord | None) -> str:
+    return "none" if record is None else record.dagster_run.run_id
+
+
+def _location_of(context: dg.SensorEvaluationContext) -> str | None:
+    """As Dagster labels the runs of this code location; `None` where the context is made by hand."""
+    origin = context.code_location_origin
+    if origin is None or context.repository_name is None:
+        return None
+    return f"{context.repository_name}@{origin.location_name}"

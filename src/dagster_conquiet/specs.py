@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from conquiet.consume import check_handler, load_handler
+from conquiet.consume import DrainReport, check_handler, load_handler
 from conquiet.db import Inbox
 from conquiet.queue.config import CLAIM_IDLE_MS
 from dagster_conquiet.asset_keys import plain_name
 from dagster_conquiet.config import DrainConfig, TopicDrainConfig
+from dagster_conquiet.handlers import resource_names
 from dagster_conquiet.resources import ResourceKeys
 
 #: `handler(msg, session)`, or where to import it from: "shop.handlers:bill".
@@ -22,14 +23,20 @@ class SourceSpec:
     """What the drain of a stream and that of a topic have in common."""
 
     group: str
-    #: An import string is loaded when a step runs, so that definitions load without the handler's imports.
-    #: A topic's handler may return `Ack()`, `Retry(delay_ms)` or `DeadLetter(reason)`.
-    handler: HandlerOrReference
+    #: `handler(msg, session)`; one that also names `context` or resources as arguments is given them. `None`:
+    #: the function below `@drain_asset` or `@drain_op`. An import string is loaded when a step runs, so that
+    #: definitions load without the handler's imports. A topic's may return `Ack()`, `Retry(delay_ms)` or
+    #: `DeadLetter(reason)`.
+    handler: HandlerOrReference | None = None
     #: `None`: a redelivered message is handled again.
     inbox: Inbox | None = field(default_factory=Inbox)
     resources: ResourceKeys = field(default_factory=ResourceKeys)
+    #: A rule of your own, `fail_when(report)`, instead of the config's `fail_when`: whether the step fails.
+    fail_when: Callable[[DrainReport], bool] | None = None
 
     def __post_init__(self) -> None:
+        if self.handler is None:
+            return
         if callable(self.handler):
             check_handler(self.handler)
         elif not isinstance(self.handler, str) or not all(self.handler.partition(":")):
@@ -52,7 +59,17 @@ class SourceSpec:
 
     def load_handler(self) -> Callable[..., Any]:
         """The handler itself, imported now if it was named."""
+        if self.handler is None:
+            raise ValueError(
+                f"the spec of {self.source!r} has no handler: give it one, or decorate one with @drain_asset"
+            )
         return load_handler(self.handler) if isinstance(self.handler, str) else self.handler
+
+    @property
+    def resource_keys(self) -> set[str]:
+        """The resources that a step needs; those of a handler that is imported later are not known yet."""
+        of_handler = resource_names(self.handler) if callable(self.handler) else set()
+        return {self.resources.redis, self.resources.database} | of_handler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +93,16 @@ class TopicDrainSpec(SourceSpec):
     """One topic of partitions, the group that drains it, and the handler of its messages."""
 
     topic: str
-    #: As many as the topic has; the keys of the Dagster partitions are "0" to one less.
-    partitions: int
+    #: As many as the topic has; the keys of the Dagster partitions are "0" to one less. `None`: the topic is
+    #: followed as it grows, by the sensor and by observations.
+    partitions: int | None = None
     #: The defaults of a run's config.
     config: TopicDrainConfig = field(default_factory=TopicDrainConfig)
 
     def __post_init__(self) -> None:
         SourceSpec.__post_init__(self)
+        if self.partitions is None:
+            return
         if type(self.partitions) is not int or self.partitions < 1:
             raise ValueError(f"partitions must be a whole number above 0, got {self.partitions!r}")
 

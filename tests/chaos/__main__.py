@@ -27,7 +27,9 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--workers", type=int, help="4, or 6 for tasks")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--table", action="store_true", help="the figures also as a page has them")
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    is_table = given.pop("table")
     # As Ctrl-C: what was started is ended on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -35,6 +37,8 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     print(figures)
+    if is_table and isinstance(figures, Figures):
+        print(figures.table())
     return 1 if figures.violations else 3 if figures.unfinished else 0
 
 

@@ -69,3 +69,27 @@ class Figures:
         ]
         lines += [f"VIOLATION {violation}" for violation in self.violations]
         return "\n".join([*lines, *(f"NOT FINISHED {what}" for what in self.unfinished)])
+
+    def table(self) -> str:
+        """The same as rows of a page of the documentation."""
+        trouble, failed = self.trouble, self.failed_sends
+        rows = {
+            "messages sent": f"{self.sent:,}; {failed.total():,} sends failed visibly and were made again: "
+            f"a full server refused {failed['full']:,}, no replica confirmed {failed['not replicated']:,}, "
+            f"{failed['unavailable']:,} had no answer; {self.repeated_sends:,} were made twice for no reason",
+            "workers": f"{trouble['kill']} killed, {trouble['stop']} stopped for longer than their lease, "
+            f"{trouble['freeze']} frozen in a transaction, {trouble['leave']} left",
+            "servers": f"{trouble['restart']} restarts, {trouble['failover']} failovers to a replica that "
+            f"lagged, {trouble['full']} times full",
+            "database": f"{trouble['read_only']} times read-only; workers waited {self.unavailable:,} times "
+            f"for it, and {self.rows_locked:,} times for an inbox row that a frozen worker had locked",
+            "effects": f"{self.effects:,}; {self.late_effects:,} at a later attempt than the first, the "
+            f"highest is {self.highest_attempt} of {MAX_ATTEMPTS}",
+            "came again after their commit, skipped by the inbox": f"{self.skipped:,}",
+            "lost by the failovers": f"{self.lost_for_good:,} messages, all of them known, none of them "
+            f"confirmed by a replica; {self.doubled_by_failover:,} were handled, lost and sent again",
+            "time": f"{(self.noisy_s + self.drained_s) / 60:.0f} minutes",
+            "lost otherwise, doubled, out of order, dead letters": f"{len(self.violations)}",
+            "not finished": f"{len(self.unfinished)}",
+        }
+        return "\n".join(["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items())])

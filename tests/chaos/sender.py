@@ -21,8 +21,8 @@ from tests.eventually import HANG_S
 
 _REPEATED_SHARE = 0.01
 _CAREFUL_BATCH = 20
-#: Of the other threads: an fsync with each call bounds how much they send.
-_BATCHES = (1, 5)
+#: Of the other threads, at random: an fsync with each call bounds how much they send.
+_BATCHES = (1, 5, 20)
 _LONGEST_BACKLOG = 5_000
 _LOOK_AT_BACKLOG_EVERY = 100
 #: Longer than the longest outage; not longer, as each id needs memory.
@@ -73,24 +73,26 @@ class Sender:
         numbers: Counter[str] = Counter()
         is_patient = is_careful(keys[0])
         # It waits for a replica with each call, so it sends more with each.
-        step = _CAREFUL_BATCH if is_patient else _BATCHES[index % len(_BATCHES)]
+        steps = (_CAREFUL_BATCH,) if is_patient else _BATCHES
         producer = Producer(
             open_client(self._url), dedupe_window_ms=_DEDUPE_WINDOW_MS, min_replicas=int(is_patient)
         )
-        began = time.monotonic()
-        for count in range(0, share, step):
+        began, count, look_at = time.monotonic(), 0, 0
+        while count < share:
             pause_s = began + self._plan.noisy_s * count / share - time.monotonic()
             if self._is_over.wait(timeout=pause_s) if pause_s > 0 else self._is_over.is_set():
                 return
             if self._plan.send_for_s is not None and time.monotonic() - began > self._plan.send_for_s:
                 return
-            if count % _LOOK_AT_BACKLOG_EVERY == 0:
+            if count >= look_at:
                 self._wait_for_workers()
+                look_at = count + _LOOK_AT_BACKLOG_EVERY
             batch = []
-            for key in rng.choices(keys, k=min(step, share - count)):
+            for key in rng.choices(keys, k=min(rng.choice(steps), share - count)):
                 numbers[key] += 1
                 batch.append((key, numbers[key]))
             self.sent.update(zip(batch, self._send(producer, batch), strict=True))
+            count += len(batch)
             if rng.random() < _REPEATED_SHARE:
                 self._send_again(producer, batch)
 

@@ -26,7 +26,7 @@ from conquiet.mq.keys import TopicKeys
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.operations import diagnose, server_facts, take_samples, topic_facts
 from conquiet.queue import StreamWriter, peek_backlog
-from conquiet.queue.ends import EndWatch, end_mark
+from conquiet.queue.ends import EndWatch, deleted_streams_key, end_mark
 from tests.eventually import eventually
 
 STREAM = "orders"
@@ -67,7 +67,8 @@ def stream_consumer(client) -> None:
 
 
 def report_a_loss(client, stream: str, mark: str | None = None) -> None:
-    """Checks the stream's end, and misses an entry."""
+    """Checks the stream's end, and misses an entry; without a mark it would ask what was deleted."""
+    client.zscore(deleted_streams_key(client), stream)
     ends = EndWatch(client)
     ends.watch(stream, mark)
     for _ in range(2):

@@ -36,6 +36,7 @@ from conquiet.tasks.scripts.control import listen
 from conquiet.tasks.work import Work
 from conquiet.tasks.worker.guard import DeadChild, TaskGuard
 from conquiet.tasks.worker.slot import RunningTask
+from tests.cli.roles import report_a_loss
 from tests.eventually import HANG_S, eventually
 
 QUEUE = "orders"
@@ -147,6 +148,7 @@ def task_worker(client) -> None:
     user = client.connection_pool.connection_kwargs["username"]
     with app_of(client) as everybody, app_of(client, as_role=True) as app:
         keys = app.keys(QUEUE)
+        report_a_loss(app.client, keys.streams[5])
         with Worker(app, config()):
 
             def is_done() -> bool:

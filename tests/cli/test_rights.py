@@ -304,6 +304,95 @@ def test_who_may_add_may_empty_as_the_page_says(server, everything, role, key, i
     assert "`XADD orders MAXLEN 0 …` trims the stream" in PAGE.read_text()
 
 
+#: What a role can do beyond its work: words of the page, the role, what it calls.
+BEYOND = [
+    ("takes the last id that there is", "stream-producer", ["XADD orders MAX-MAX data {}"]),
+    ("takes the last id that there is", "mq-producer", ["XADD stream:topic:orders:p:0 MAX-MAX data {}"]),
+    ("may have others believe", "stream-producer", ["HSET {orders}:once:a 0 1-1"]),
+    ("may ack what was not handled", "stream-consumer", ["XACK orders other 1-1"]),
+    ("may take what another consumer has", "stream-consumer", ["XCLAIM orders billing thief 0 1-1"]),
+    ("drops what that consumer has pending", "stream-consumer", ["XGROUP DELCONSUMER orders billing w"]),
+    (
+        "drops what that consumer has pending",
+        "mq-consumer",
+        ["XGROUP DELCONSUMER stream:topic:orders:p:0 billing w"],
+    ),
+    (
+        "may invent or hide them",
+        "stream-consumer",
+        ["HDEL {orders}:end loss:1", "HSET {orders}:end loss:9 {}"],
+    ),
+    ("end another one's heartbeat", "stream-consumer", ["HDEL {orders}:drains:billing worker-1"]),
+    (
+        "also of other groups",
+        "mq-consumer",
+        [
+            "ZREM streaming:mq:retry:orders send:a",
+            "ZADD streaming:mq:retry:orders 9999999999999 send:b",
+            "HDEL streaming:mq:retry:item:orders send:a",
+            "HSET streaming:mq:retry:item:orders send:b 0:{}",
+        ],
+    ),
+    (
+        "need topics of their own",
+        "mq-producer",
+        ["HSET streaming:mq:retry:item:orders send:a 0:{}", "HSET streaming:mq:dedupe:orders a 1-1"],
+    ),
+    (
+        "need topics of their own",
+        "mq-consumer",
+        [
+            "DEL streaming:mq:lease:orders:other:0",
+            "HSET streaming:mq:lease:orders:other:0 owner thief",
+            "HDEL streaming:mq:failures:orders:other:0 1-1",
+            "ZADD streaming:mq:waiting:orders:other:0 9999999999999 1-1",
+        ],
+    ),
+    (
+        "may pause its queue and change what others see",
+        "task-producer",
+        [
+            "HSETNX tasks:{orders}:meta paused 1",
+            "HSET tasks:{orders}:task:a state success",
+            "HSET tasks:{orders}:delayed:items a 5:{}",
+        ],
+    ),
+    ("may pause the queue**: that somebody listens", "task-listener", ["HSET tasks:{orders}:meta paused 1"]),
+    (
+        "may drop them",
+        "task-worker",
+        [
+            "XDEL tasks:{orders}:5 1-1",
+            "XACK tasks:{orders}:5 workers 1-1",
+            "XCLAIM tasks:{orders}:5 workers thief 0 1-1",
+            "HSET tasks:{orders}:task:a result 1",
+            "ZREM tasks:{orders}:heartbeats w",
+            "XADD tasks:answers:a * data {}",
+            "ZREM tasks:{orders}:delayed a",
+            "HDEL tasks:{orders}:delayed:items a",
+        ],
+    ),
+    ("end a blocking read of any", "task-worker", ["CLIENT UNBLOCK 999999"]),
+    ("may stop every worker", "task-admin", ["XADD tasks:control * data {}"]),
+]
+
+
+@pytest.mark.parametrize(("words", "role", "calls"), BEYOND)
+def test_what_a_role_can_do_beyond_its_work_is_on_the_page(server, everything, words, role, calls):
+    """Each of them is tried: what stops being possible has no place there."""
+    if is_old(everything):
+        return
+    fill(everything, role.partition("-")[0])
+    assert words in " ".join(PAGE.read_text().split())
+    for stream, group in (("orders", "billing"), ("orders", "other"), ("tasks:{orders}:5", GROUP)):
+        with suppress(redis.ResponseError):  # it is there
+            everything.xgroup_create(stream, group, "0-0", mkstream=True)
+
+    with as_user(server, everything, role, LINES[role]) as client:
+        for call in calls:
+            client.execute_command(*call.replace("MAX", str(2**64 - 1)).split())
+
+
 def test_a_consumer_that_cannot_add_to_its_partitions_works_where_nothing_is_delayed(server, everything):
     if is_old(everything):
         return

@@ -31,6 +31,17 @@ def test_help_loads_nothing_heavy(arguments):
     assert ran.stderr.strip() == "[]"
 
 
+def test_the_version_is_told_before_anything_else_is_loaded():
+    code = (
+        "import sys\nfrom conquiet.cli.script import main\nsys.argv = ['conquiet', '--version']\nmain()\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('typer', 'rich', 'click')])"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.splitlines() == [f"conquiet {conquiet.__version__}", "[]"]
+
+
 def commands():
     """Every command with its words."""
     for info in app.registered_commands:
@@ -115,7 +126,7 @@ def test_a_server_that_is_not_there_has_its_own_exit_code(anywhere):
         ran = anywhere(*arguments, "--url", url, "--json")
 
         assert (ran.code, ran.error["exit_code"]) == (3, 3)
-        assert ran.error["type"] == "QueueError"
+        assert ran.error["type"] == "NoConnectionError"
         assert "Connection refused" in ran.error["message"]
         assert ran.out == ""
 

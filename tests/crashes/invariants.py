@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -78,6 +79,8 @@ def broken_by_recovery(
         yield f"{len(seen.dead_lettered)} dead letters and not {dead_lettered}: {seen.dead_lettered}"
     if site.outbox is not None and _firsts(seen.published) != _firsts(seen.effects):
         yield f"published in the order {seen.published}, committed in the order {seen.effects}"
+    published, committed = Counter(seen.published), Counter(seen.effects)
+    yield from _each((published - committed) if site.outbox is not None else (), "is published twice")
 
 
 def _each(entry_ids: Collection[str], problem: str) -> Iterator[str]:

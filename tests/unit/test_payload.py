@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import json
-from enum import IntEnum
+import uuid
+from enum import Enum, IntEnum
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conquiet.payload import decode_payload, encode_payload
+
+
+class Color(Enum):
+    RED = "red"
+
 
 text = st.text()  # no surrogates by default
 values = st.recursive(
@@ -148,3 +155,30 @@ def test_what_would_not_be_written_is_not_read(data, sentence):
 )
 def test_pairs_of_surrogates_and_numbers_that_fit_are_read(data, payload):
     assert decode_payload(data) == payload
+
+
+@dataclasses.dataclass
+class Line:
+    sku: str
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (datetime.datetime(2026, 1, 1), "is a datetime, which JSON does not have: write value.isoformat()"),
+        (datetime.timedelta(1), "is a timedelta, which JSON does not have: write value.total_seconds()"),
+        (decimal.Decimal("1.10"), "is a Decimal, which JSON does not have: write str(value)"),
+        (uuid.UUID(int=1), "is a UUID, which JSON does not have: write str(value)"),
+        (Color.RED, "is a Color, which JSON does not have: write value.value"),
+        (Line("a"), "is a Line, which JSON does not have: write dataclasses.asdict(value)"),
+        (b"x", "is a bytes, which JSON does not have: write base64.b64encode(value).decode()"),
+        ({1}, "is a set, which JSON does not have: write sorted(value)"),
+        (object(), "is a object, which JSON does not have"),
+        (float("nan"), "is nan, which JSON does not have: write None"),
+    ],
+)
+def test_what_is_refused_is_named_with_its_path_and_what_to_write_instead(value, sentence):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        encode_payload({"id": 7, "lines": [{"price": 1.5}, {"price": value}]})
+
+    assert str(caught.value) == f"payload cannot be written as JSON: payload['lines'][1]['price'] {sentence}"

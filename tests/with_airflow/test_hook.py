@@ -7,55 +7,16 @@ import json
 from typing import Any
 
 import pytest
-from airflow.sdk.definitions.connection import Connection
 from sqlalchemy import text
 from sqlalchemy.exc import ResourceClosedError
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from airflow_provider_conquiet.hooks.server import Server
 from conquiet import DrainLimits, EmbeddedServer, QueueError, drain
 from conquiet.mq import Message, Topics, drain_partition
 from conquiet.queue import open_client
 from tests.cli import roles
 from tests.cli.test_rights import LINES
 from tests.services import free_port
-
-
-def url_of(extra: dict | None = None, **fields) -> str:
-    connection = Connection(conn_id="c", conn_type="redis_streams", **fields)
-    return Server.of_connection(connection, extra or {}).url
-
-
-@pytest.mark.parametrize(
-    ("fields", "extra", "url"),
-    [
-        ({}, {}, "redis://localhost:6379/0"),
-        ({"host": "r", "port": 7000}, {"db": 3}, "redis://r:7000/3"),
-        ({"host": "r", "password": "p@ss/w"}, {}, "redis://:p%40ss%2Fw@r:6379/0"),
-        ({"host": "r", "login": "app", "password": "x"}, {"tls": True}, "rediss://app:x@r:6379/0"),
-        ({"host": "r"}, {"tls": "true", "db": "2"}, "rediss://r:6379/2"),
-        ({"host": "r"}, {"tls": True, "ca_path": "/ca.pem"}, "rediss://r:6379/0?ssl_ca_certs=%2Fca.pem"),
-        ({"host": "::1"}, {}, "redis://[::1]:6379/0"),
-        ({"host": "r"}, {"mode": "cluster"}, "redis+cluster://r:6379/0"),
-        ({"host": "a, b:1"}, {"mode": "sentinel", "service": "m"}, "redis+sentinel://a:26379,b:1/m/0"),
-    ],
-)
-def test_fields_of_the_connection_become_the_url(fields, extra, url):
-    assert url_of(extra, **fields) == url
-
-
-@pytest.mark.parametrize(
-    ("extra", "sentence"),
-    [
-        ({"mode": "raft"}, "mode of connection 'c' must be one of"),
-        ({"mode": "sentinel"}, "has mode 'sentinel' and names no service"),
-        ({"db": "first"}, "db of connection 'c' must be a number, got 'first'"),
-        ({"tls": "maybe"}, "tls of connection 'c' must be true or false, got 'maybe'"),
-    ],
-)
-def test_a_field_that_means_nothing_is_refused(extra, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        url_of(extra)
 
 
 def test_queue_topic_enqueue_backlog_and_claim_work_over_one_client(airflow_connection, stream, topic_name):
@@ -104,93 +65,12 @@ def test_the_engine_ends_with_its_block(airflow_connection):
         connection.execute(text("SELECT 1"))
 
 
-def test_a_connection_without_a_database_says_what_to_do(airflow_connection, monkeypatch):
-    monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", json.dumps(airflow_connection | {"extra": {}}))
-
-    with (
-        pytest.raises(ValueError, match="put the application's SQLAlchemy URL into its field db_url"),
-        RedisStreamsHook().engine(),
-    ):
-        raise AssertionError
-
-
-def test_airflows_metadata_database_is_refused(airflow_database, airflow_connection, monkeypatch):
-    from airflow.configuration import conf
-
-    fields = airflow_connection | {"extra": {"db_url": conf.get("database", "sql_alchemy_conn")}}
-    monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", json.dumps(fields))
-
-    with (
-        pytest.raises(ValueError, match="leads to Airflow's metadata database"),
-        RedisStreamsHook().engine(),
-    ):
-        raise AssertionError
-
-
-def test_the_connection_test_says_what_answers(airflow_connection):
-    is_fine, sentence = RedisStreamsHook().test_connection()
-
-    assert is_fine, sentence
-    assert "(standalone) answers at 127.0.0.1" in sentence
-    assert "The database sqlite:///" in sentence
-
-
-def test_the_connection_test_says_that_nobody_answers(airflow_connection, monkeypatch):
-    fields = airflow_connection | {"port": free_port()}
-    monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", json.dumps(fields))
-
-    is_fine, sentence = RedisStreamsHook().test_connection()
-
-    assert not is_fine
-    assert sentence.startswith("No answer from Redis: ConnectionError")
-
-
-def test_the_connection_test_says_that_the_database_is_away_without_its_password(
-    airflow_connection, monkeypatch
-):
-    away = f"postgresql+psycopg://app:swordfish@127.0.0.1:{free_port()}/app"
-    fields = airflow_connection | {"extra": {"db_url": away}}
-    monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", json.dumps(fields))
-
-    is_fine, sentence = RedisStreamsHook().test_connection()
-
-    assert not is_fine
-    assert "does not answer" in sentence
-    assert "swordfish" not in sentence
-
-
 def test_a_server_that_is_away_is_a_queue_error(airflow_connection, monkeypatch, stream):
     fields = airflow_connection | {"port": free_port()}
     monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", json.dumps(fields))
 
     with RedisStreamsHook() as hook, pytest.raises(QueueError):
         hook.enqueue(stream, [{}])
-
-
-def test_a_cluster_is_a_switch_of_the_connection(monkeypatch, stream):
-    with EmbeddedServer(cluster=3) as server:
-        extra = {"mode": "cluster"}
-        fields = {"conn_type": "redis_streams", "host": "127.0.0.1", "port": server.port, "extra": extra}
-        monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", json.dumps(fields))
-
-        with RedisStreamsHook() as hook:
-            hook.enqueue(stream, [{"number": 1}], dedupe_id="once")
-            is_fine, sentence = hook.test_connection()
-
-            assert hook.backlog(stream, "billing").lag == 1
-    assert is_fine
-    assert "(cluster) answers" in sentence
-
-
-def test_an_acl_user_is_the_login_of_the_connection(monkeypatch, valkey, airflow_connection, stream):
-    valkey.acl_setuser("app", enabled=True, passwords=["+swordfish"], categories=["+@all"], keys=["*"])
-    try:
-        fields = airflow_connection | {"login": "app", "password": "swordfish"}
-        monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", json.dumps(fields))
-        with RedisStreamsHook() as hook:
-            assert hook.get_conn().acl_whoami() == "app"
-    finally:
-        valkey.acl_deluser("app")
 
 
 def test_lineage_knows_what_was_written_and_read(airflow_connection, stream, monkeypatch):

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ from conquiet import RedisStreamsQueue
 from conquiet.mq import Producer, Topics
 from conquiet.queue.connection import run_command
 from tests.conftest import effects
-from tests.eventually import HANG_S
+from tests.eventually import HANG_S, eventually
 from tests.with_airflow.conftest import RunDag, states, xcom
 
 pytestmark = pytest.mark.usefixtures("airflow_connection")
@@ -194,7 +195,8 @@ def test_the_message_sensor_remembers_in_airflow_where_it_looked(
     orders.enqueue_many({"number": n} for n in range(5))
     with DAG("rescheduled_sensor", schedule=None) as dag:
         wait: dict[str, Any] = {"mode": "reschedule", "poke_interval": 0.1, "timeout": HANG_S}
-        MessageSensor(task_id="wait", stream=stream, match=enqueue_what_is_waited_for(orders), **wait)
+        match = enqueue_what_is_waited_for(orders)
+        MessageSensor(task_id="wait", stream=stream, match=match, start_id="0-0", **wait)
 
     run = run_dag(dag)
 
@@ -228,6 +230,37 @@ def test_the_message_sensor_begins_after_its_start_id(orders: RedisStreamsQueue,
     sensor = MessageSensor(task_id="wait", stream=stream, equals={"state": "ready"}, start_id=first)
 
     assert value_of(sensor.poke(context()))["id"] == second
+
+
+def test_the_message_sensor_begins_at_the_runs_data_interval(orders: RedisStreamsQueue, stream: str):
+    def moment_of(entry_id: str) -> datetime:
+        return datetime.fromtimestamp(int(entry_id.partition("-")[0]) / 1000, UTC)
+
+    yesterdays = orders.enqueue({"state": "ready"})
+    eventually(lambda: time.time() * 1000 > int(yesterdays.partition("-")[0]) + 2)
+    todays = orders.enqueue({"state": "ready"})
+    sensor = MessageSensor(task_id="wait", stream=stream, equals={"state": "ready"})
+    begin = moment_of(todays)
+
+    of_interval = sensor.poke(context() | {"data_interval_start": begin})
+    of_run = sensor.poke(
+        context() | {"data_interval_start": None, "dag_run": SimpleNamespace(run_after=begin)}
+    )
+    too_late = sensor.poke(context() | {"data_interval_start": begin + timedelta(milliseconds=1)})
+
+    assert value_of(of_interval)["id"] == value_of(of_run)["id"] == todays
+    assert not too_late
+
+
+def test_the_message_sensor_begins_where_a_group_stands(orders: RedisStreamsQueue, stream: str):
+    orders.enqueue_many([{"state": "ready"}, {"state": "ready"}])
+    orders.read(1, count=2)
+    sensor = MessageSensor(task_id="wait", stream=stream, equals={"state": "ready"}, group="billing")
+    assert not sensor.poke(context())
+
+    new = orders.enqueue({"state": "ready"})
+
+    assert value_of(sensor.poke(context()))["id"] == new
 
 
 def drain_sensor(stream: str, count: int, **more: Any) -> DrainSensor:

@@ -217,6 +217,30 @@ def test_it_goes_on_when_redis_was_unavailable_and_logs_it(
     assert [event["lag"] for event in events] == [1]
 
 
+@pytest.mark.parametrize("before", [None, '{"conn_type": "redis_streams"}'], ids=["missing", "wrong"])
+def test_a_watcher_without_its_connection_waits_for_it_and_says_so(
+    client: redis.Redis,
+    stream: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    before: str | None,
+    valkey_url: str,
+):
+    if before is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_LATER", before)
+
+    async def scenario() -> list[dict]:
+        trigger = BacklogTrigger(stream=stream, group="billing", redis_streams_conn_id="later")
+        async with running(trigger) as ringing:
+            await until(lambda: "nothing is watched" in caplog.text)
+            monkeypatch.setenv("AIRFLOW_CONN_LATER", connection_to(valkey_url))
+            client.xadd(stream, {"data": "{}"})
+            await until(lambda: ringing.events)
+            return ringing.events
+
+    assert [event["lag"] for event in asyncio.run(scenario())] == [1]
+
+
 def test_a_trigger_that_is_cancelled_at_any_moment_ends(client: redis.Redis, stream: str):
     async def cancel_after(steps: int) -> bool:
         trigger = BacklogTrigger(stream=stream, group="billing", poll_interval_s=0.0001)

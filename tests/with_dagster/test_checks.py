@@ -10,6 +10,8 @@ from dagster_conquiet import (
     build_backlog_check,
     build_dead_letter_check,
     build_freshness_check,
+    build_lag_growth_check,
+    build_oldest_age_check,
     build_stream_asset,
     stream_asset_key,
 )
@@ -87,21 +89,72 @@ def test_a_check_of_a_stream_that_is_not_there_passes_and_makes_nothing(
     assert not client.exists(stream)
 
 
-def test_freshness_is_the_age_of_the_oldest_unfinished_message(
-    spec, resources, instance, queue, client, stream
-):
-    seconds, _ = client.time()
-    client.xadd(stream, {"data": '{"n": 1}'}, id=f"{(seconds - 100) * 1000}-1")
-
-    late = evaluated(build_freshness_check(spec, max_age_s=60), resources, instance)
+def test_the_oldest_age_is_that_of_any_unfinished_message(spec, resources, instance, queue, old_message):
+    late = evaluated(build_oldest_age_check(spec, max_age_s=60), resources, instance)
     queue.read(block_ms=100)
-    still_late = evaluated(build_freshness_check(spec, max_age_s=60), resources, instance)
-    fine = evaluated(build_freshness_check(spec, max_age_s=3_600), resources, instance)
+    still_late = evaluated(build_oldest_age_check(spec, max_age_s=60), resources, instance)
+    fine = evaluated(build_oldest_age_check(spec, max_age_s=3_600), resources, instance)
 
     assert not late.passed
-    assert late.metadata["behind_s"].value >= 100
+    assert late.metadata["oldest_s"].value >= 100
     assert not still_late.passed  # delivered, and not done
     assert fine.passed
+
+
+@pytest.fixture
+def old_message(client, stream):
+    """A message of 100 seconds ago."""
+    seconds, _ = client.time()
+    return client.xadd(stream, {"data": '{"n": 1}'}, id=f"{(seconds - 100) * 1000}-1").decode()
+
+
+def test_freshness_is_how_long_newer_messages_than_the_newest_committed_one_have_waited(
+    spec, resources, instance, queue, old_message, enqueue
+):
+    def evaluate():
+        return evaluated(build_freshness_check(spec, max_age_s=60), resources, instance)
+
+    undelivered = evaluate()
+    stuck = queue.read(block_ms=100)
+    pending_alone = evaluate()
+    (newer,) = enqueue(1)
+    queue.ack(queue.read(block_ms=100)[0])
+    beside_a_newer_one = evaluate()
+
+    assert not undelivered.passed
+    assert undelivered.metadata["behind_s"].value >= 100
+    assert not pending_alone.passed
+    assert [message.id for message in stuck] == [old_message]
+    assert beside_a_newer_one.passed
+    assert beside_a_newer_one.metadata["newest_committed_id"].value == newer
+
+
+def test_the_growth_of_the_lag_is_since_the_last_evaluation(spec, resources, instance, enqueue):
+    found = []
+    for count in (5, 3, 4):
+        enqueue(count)
+        found.append(evaluated(build_lag_growth_check(spec, max_growth=3), resources, instance))
+
+    assert [check.passed for check in found] == [True, True, False]
+    assert found[2].metadata["grown"].value == 4
+    assert found[2].description == "+4 messages since the last check"
+
+
+def test_a_check_may_be_an_error_that_blocks_with_words_and_automation_of_its_own(spec, resources, instance):
+    check = build_backlog_check(
+        spec,
+        max_lag=-1,
+        severity=dg.AssetCheckSeverity.ERROR,
+        blocking=True,
+        description="The shop is late.",
+        automation_condition=dg.AutomationCondition.on_cron("@hourly"),
+    )
+    (described,) = check.check_specs
+
+    assert (described.blocking, described.description) == (True, "The shop is late.")
+    assert described.automation_condition is not None
+    with pytest.raises(dg.DagsterError):
+        evaluated(check, resources, instance)
 
 
 def test_a_quiet_stream_is_fresh(spec, resources, instance):

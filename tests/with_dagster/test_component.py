@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import traceback
-from importlib.metadata import entry_points
+import uuid
+from importlib.metadata import entry_points, version
 
 import dagster as dg
 import pytest
 import yaml
 from dagster.components.core.package_entry import discover_entry_point_package_objects
 from dagster.components.testing import create_defs_folder_sandbox
+from dagster_shared.libraries import DagsterLibraryRegistry
+from sqlalchemy import text
 
-from dagster_conquiet import StreamDrainComponent, stream_asset_key
+import dagster_conquiet
+from conquiet.mq import Producer, Topics
+from dagster_conquiet import (
+    ConnectionComponent,
+    StreamDrainComponent,
+    TopicDrainComponent,
+    stream_asset_key,
+)
+from dagster_conquiet.partitions import dynamic_topic_partitions
 
 YAML = """
 type: dagster_conquiet.StreamDrainComponent
@@ -108,13 +119,76 @@ def test_the_entry_point_shows_the_component_to_dg():
     assert found["dagster_conquiet.components.StreamDrainComponent"] is StreamDrainComponent
 
 
-def test_a_scaffolded_component_names_its_type():
+@pytest.mark.parametrize("component", [StreamDrainComponent, TopicDrainComponent])
+def test_what_is_scaffolded_loads_and_runs_as_it_stands(
+    component, client, server_url, database_url, engine, monkeypatch, instance
+):
+    monkeypatch.setenv("REDIS_URL", server_url)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    source = f"orders-{uuid.uuid4().hex[:12]}"
+    name = "topic" if component is TopicDrainComponent else "stream"
     with create_defs_folder_sandbox() as sandbox:
-        path = sandbox.scaffold_component(StreamDrainComponent)
+        path = sandbox.scaffold_component(component, scaffold_params={name: source, "group": "billing"})
+        with sandbox.load_component_and_build_defs(path) as (_, made):
+            job = made.resolve_job_def(job_of(made, ""))
+            if name == "topic":
+                Topics(client).create(source, partitions=1)
+                Producer(client).send(source, {"n": 1})
+                instance.add_dynamic_partitions(dynamic_topic_partitions(source).name or "", ["0"])
+            else:
+                client.xadd(source, {"data": '{"n": 1}'})
+            partition = "0" if name == "topic" else None
+            result = job.execute_in_process(instance=instance, partition_key=partition)
 
-        scaffolded = yaml.safe_load((path / "defs.yaml").read_text())
+    assert result.success
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT payload FROM handled_messages")).scalars().all() == [
+            '{"n": 1}'
+        ]
 
-    assert scaffolded["type"].endswith("StreamDrainComponent")
+
+def job_of(defs, ending) -> str:
+    """The job of the first sensor whose name ends so."""
+    return next(sensor.job_name for sensor in defs.sensors if sensor.name.endswith(ending))
+
+
+def yaml_of(component, **attributes):
+    """A component without variables of its own."""
+    handler = "tests.with_dagster.handlers:note_effect"
+    return {"type": f"dagster_conquiet.{component}", "attributes": {"handler": handler, **attributes}}
+
+
+def test_several_components_of_a_project_share_their_connections(
+    stream, enqueue, instance, effects_seen, server_url, database_url, monkeypatch
+):
+    monkeypatch.setenv("REDIS_URL", server_url)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    variables = {"redis_url_variable": "REDIS_URL", "database_url_variable": "DATABASE_URL"}
+    shared = yaml_of("StreamDrainComponent", stream=stream, group="billing")
+    own = yaml_of("StreamDrainComponent", stream=stream, group="pricing", **variables)
+    other = yaml_of("StreamDrainComponent", stream=f"{stream}:b", group="pricing", **variables)
+    topic = yaml_of("TopicDrainComponent", topic="payments", group="billing", partitions=2)
+    connection = {"type": "dagster_conquiet.ConnectionComponent", "attributes": {}}
+    made = []
+    with create_defs_folder_sandbox() as sandbox:
+        for number, contents in enumerate((shared, own, other, topic, connection)):
+            path = sandbox.scaffold_component(
+                ConnectionComponent, defs_path=f"part_{number}", defs_yaml_contents=contents
+            )
+            with sandbox.load_component_and_build_defs(path) as (_, defs):
+                made.append(defs)
+    together = dg.Definitions.merge(*made[:1], *made[1:])
+    ids = enqueue(2)
+
+    for group in ("billing", "pricing"):
+        together.resolve_job_def(job_of(together, f"__{group}")).execute_in_process(instance=instance)
+
+    dg.Definitions.validate_loadable(together)
+    assert effects_seen() == sorted(ids * 2)
+
+
+def test_the_library_is_registered_under_the_name_of_its_distribution():
+    assert DagsterLibraryRegistry.get()["conquiet"] == dagster_conquiet.__version__ == version("conquiet")
 
 
 def test_a_wrong_attribute_is_refused_with_its_name(stream):

@@ -67,15 +67,15 @@ def test_orders_are_taken_drained_and_billed_once(shop, instance, client):
 def test_an_order_that_always_fails_is_a_dead_letter_that_can_be_replayed(shop, instance, client):
     client.xadd("orders", {"data": '{"order_id": 7, "cents": -1}'})
     limits = {"ops": {"bills": {"config": {"max_deliveries": 1}}}}
-    recovery = {"ops": {"claim_stale__orders__billing": {"config": {"min_idle_ms": 0, "max_deliveries": 1}}}}
-    run("bill_orders", shop, instance, run_config=limits)
-    run("recover_orders", shop, instance, run_config=recovery)
+    recovery = {"ops": {"claim_stale__recover_orders": {"config": {"min_idle_ms": 0, "max_deliveries": 1}}}}
+    run("bill_orders", shop, instance, run_config=limits, raise_on_error=False)
+    run("recover_orders", shop, instance, run_config=recovery, raise_on_error=False)
     letters = client.xlen(dead_letter_stream("orders"))
 
     result = run("replay_dead_orders", shop, instance)
 
     assert letters == 1
-    assert result.output_for_node("replay_dead_letters__orders__billing")["replayed"] == 1
+    assert result.output_for_node("replay_dead_letters__replay_dead_orders")["replayed"] == 1
     assert client.xlen(dead_letter_stream("orders")) == 0
 
 

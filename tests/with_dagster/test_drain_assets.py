@@ -9,12 +9,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from conquiet import DrainError, DrainLimits
+from conquiet import DrainLimits
 from dagster_conquiet import (
     ClaimStaleConfig,
     DrainConfig,
     DrainSpec,
     TopicDrainConfig,
+    build_claim_stale_job,
     build_drain_asset,
     stream_asset_key,
 )
@@ -103,19 +104,94 @@ def test_fewer_failures_than_max_failures_stay_pending_and_the_step_succeeds(
     assert pending() == 3
 
 
-def test_max_failures_failed_messages_fail_the_step(stream, resources, instance, enqueue, pending):
-    enqueue(6)
+def refusing(stream, handler="refuse_odd", fail_when=None, **config):
+    """An asset whose handler fails."""
     spec = DrainSpec(
         stream=stream,
         group="billing",
-        handler="tests.with_dagster.handlers:refuse_odd",
-        config=DrainConfig(max_failures=2),
+        handler=f"tests.with_dagster.handlers:{handler}",
+        config=DrainConfig(**config),
+        fail_when=fail_when,
     )
+    return build_drain_asset(spec, key="refusing")
 
-    with pytest.raises(DrainError, match="2 messages"):
-        dg.materialize([build_drain_asset(spec)], resources=resources, instance=instance)
 
+def failure_of(asset, resources, instance):
+    """The description and the metadata of the failed step, and the text of the whole event log."""
+    result = dg.materialize([asset], resources=resources, instance=instance, raise_on_error=False)
+    assert not result.success
+    data: Any = result.get_step_failure_events()[0].step_failure_data.user_failure_data
+    metadata = {name: value.value for name, value in data.metadata.items()}
+    log = json.dumps([dg.serialize_value(entry) for entry in instance.all_logs(result.run_id)])
+    return data.description, metadata, log
+
+
+def test_max_failures_failed_messages_fail_the_step(stream, resources, instance, enqueue, pending):
+    enqueue(6)
+
+    description, metadata, _ = failure_of(refusing(stream, max_failures=2), resources, instance)
+
+    assert description.startswith("max_failures ended the drain: 2 of 4 messages failed")
+    assert (metadata["failed"], metadata["handled"]) == (2, 2)
     assert pending() == 4  # two failed, two were read and not begun
+
+
+def test_a_run_in_which_every_message_failed_is_red_and_has_the_counts(stream, resources, instance, enqueue):
+    enqueue(3)
+
+    description, metadata, log = failure_of(refusing(stream, "refuse_all"), resources, instance)
+
+    assert description.startswith("every message failed, 3 in all")
+    assert (metadata["handled"], metadata["failed"], metadata["pending"]) == (0, 3, 3)
+    assert [row.data["error"] for row in metadata["failures"].records] == ["ConnectionError"] * 3
+    assert "the bank does not answer" not in log
+
+
+def test_a_run_with_a_dead_letter_is_red_unless_the_rule_is_another(stream, resources, instance, enqueue):
+    enqueue(6)
+    materialized(refusing(stream), resources, instance)  # three fail, three are handled
+    take_over = ClaimStaleConfig(min_idle_ms=0, max_deliveries=1)
+    spec = DrainSpec(
+        stream=stream,
+        group="billing",
+        handler="tests.with_dagster.handlers:note_effect",
+    )
+    job = build_claim_stale_job(spec, config=take_over)
+
+    result = job.execute_in_process(resources=resources, instance=instance, raise_on_error=False)
+
+    assert not result.success
+    failure: Any = result.get_step_failure_events()[0].step_failure_data.user_failure_data
+    assert failure.description.startswith("every message failed, 3 in all")
+    assert failure.metadata["dead_lettered"].value == 3
+
+
+def test_a_rule_of_the_users_own_decides(stream, resources, instance, enqueue):
+    enqueue(6)
+    rule = refusing(stream, fail_when=lambda report: report.failed > report.handled / 2)
+
+    description, metadata, _ = failure_of(rule, resources, instance)
+
+    assert description.startswith("3 of 6 messages failed, ended by idle, and its fail_when says so")
+    assert metadata["handled"] == 3
+
+
+def test_a_run_may_set_the_rule_and_never_failing_is_one(stream, resources, instance, enqueue):
+    enqueue(3)
+    never = {"fail_when": {"all_failed": False, "dead_letters": None}}
+    run_config = {"ops": {"refusing": {"config": never}}}
+
+    metadata = materialized(refusing(stream, "refuse_all"), resources, instance, run_config)
+
+    assert metadata["failed"] == 3
+
+
+def test_the_text_of_an_error_is_in_the_log_only_where_it_is_allowed(stream, resources, instance, enqueue):
+    enqueue(1)
+
+    *_, log = failure_of(refusing(stream, "refuse_all", log_errors=True), resources, instance)
+
+    assert "the bank does not answer" in log
 
 
 def test_a_clean_end_leaves_no_consumer_name_in_the_group(spec, resources, instance, enqueue, consumers):
@@ -140,11 +216,11 @@ def test_a_handler_that_would_not_run_when_called_is_refused_when_definitions_lo
 
 
 @pytest.mark.parametrize("config", [DrainConfig(), ClaimStaleConfig(), TopicDrainConfig()])
-def test_the_defaults_of_every_config_are_those_of_drain_limits(config):
+def test_a_step_drains_until_nothing_is_left_and_no_longer_than_ten_minutes(config):
     def never() -> bool:
         return False
 
-    assert config.limits(never) == DrainLimits(should_stop=never)
+    assert config.limits(never) == DrainLimits(max_messages=None, max_duration_s=600.0, should_stop=never)
 
 
 def test_the_asset_is_downstream_of_its_stream_and_in_a_pool(stream, spec):

@@ -2,6 +2,8 @@
 
 # No `from __future__ import annotations` here: Dagster reads the types of the functions.
 import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -9,10 +11,18 @@ import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package o
 import pytest
 
 from conquiet.queue import StreamWriter
-from dagster_conquiet import RedisStreamIOManager, RowsMissingError
+from dagster_conquiet import RedisStreamIOManager, RowError, RowsMissingError
 from dagster_conquiet.steps.rows import read_rows, remember_rows
 
 ROWS = [{"order": n, "city": "Köln"} for n in range(5)]
+
+
+@dataclass
+class Order:
+    """A row."""
+
+    number: int
+    at: datetime
 
 
 @pytest.fixture
@@ -116,7 +126,7 @@ def test_a_row_that_json_cannot_carry_publishes_nothing(io, prefix, instance, cl
     def orders() -> list[dict]:
         return [{"n": 1}, {"n": float("nan")}]
 
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(RowError, match=r"asset 'orders', row 1, column 'n': .*not JSON compliant"):
         dg.materialize([orders], resources=io, instance=instance)
 
     assert client.xlen(f"{prefix}:orders") == 0
@@ -205,6 +215,65 @@ def test_each_partition_has_its_own_rows(io, instance):
     dg.materialize([orders, week], resources=io, instance=instance, selection=[week])
 
     assert read == [{"mo": [{"day": "mo"}], "tu": [{"day": "tu"}]}]
+
+
+def test_rows_of_a_type_are_written_and_read_as_such(io, instance):
+    read = []
+
+    @dg.asset
+    def orders() -> list[Order]:
+        return [Order(number=1, at=datetime(2026, 1, 1, tzinfo=UTC))]
+
+    @dg.asset
+    def report(orders: list[Order]) -> None:
+        read.extend(orders)
+
+    dg.materialize([orders, report], resources=io, instance=instance)
+
+    assert read == [Order(number=1, at=datetime(2026, 1, 1, tzinfo=UTC))]
+
+
+def test_a_row_of_another_type_is_refused_with_its_row_and_column_and_without_its_value(io, instance):
+    @dg.asset
+    def orders() -> list[dict]:
+        return [{"number": 1, "at": "2026-01-01"}, {"number": "secret", "at": "2026-01-01"}]
+
+    @dg.asset
+    def report(orders: list[Order]) -> None: ...
+
+    with pytest.raises(RowError, match="asset 'orders', row 1, column 'number'") as caught:
+        dg.materialize([orders, report], resources=io, instance=instance)
+
+    assert "secret" not in str(caught.value)
+
+
+def test_a_range_of_partitions_is_published_by_partition(io, prefix, instance, client):
+    days = dg.StaticPartitionsDefinition(["mo", "tu"])
+
+    @dg.asset(partitions_def=days, backfill_policy=dg.BackfillPolicy.single_run())
+    def orders(context: dg.AssetExecutionContext) -> dict[str, list[dict]]:
+        return {day: [{"day": day}] for day in context.partition_keys}
+
+    job = dg.define_asset_job("backfill", [orders])
+    defs = dg.Definitions(assets=[orders], jobs=[job], resources=io)
+    tags = {"dagster/asset_partition_range_start": "mo", "dagster/asset_partition_range_end": "tu"}
+
+    defs.resolve_job_def("backfill").execute_in_process(instance=instance, tags=tags)
+
+    assert [client.xlen(f"{prefix}:orders@{day}") for day in ("mo", "tu")] == [1, 1]
+
+
+def test_with_keep_last_earlier_rows_are_trimmed(prefix, resources, instance, client):
+    streams = RedisStreamIOManager(redis_streams=resources["redis_streams"], prefix=prefix, keep="last")
+
+    @dg.asset
+    def orders() -> list[dict]:
+        return ROWS
+
+    for _ in range(2):
+        dg.materialize([orders], resources={"io_manager": streams}, instance=instance)
+
+    assert client.xlen(f"{prefix}:orders") == len(ROWS)
 
 
 def test_large_rows_are_read_a_few_at_a_time(client, prefix, monkeypatch):

@@ -16,6 +16,7 @@ from dagster_conquiet import (
     build_backlog_sensor,
     build_claim_stale_job,
     build_claim_stale_schedule,
+    build_drain_asset,
     build_drain_job,
     build_enqueue_op,
     build_replay_dead_letters_job,
@@ -145,6 +146,22 @@ def test_the_recovery_is_scheduled_every_five_minutes_and_never_twice_at_once(sp
     assert "in progress" in str(second.skip_message)
 
 
+def test_jobs_of_one_spec_do_not_collide(spec, resources):
+    quick = replace(spec, config=DrainConfig(max_messages=10))
+    jobs = [
+        *(
+            build_drain_job(spec),
+            build_drain_job(spec, name="by_day"),
+            build_drain_job(quick, name="by_night"),
+        ),
+        *(build_claim_stale_job(spec), build_claim_stale_job(quick, name="recover_by_night")),
+        *(build_replay_dead_letters_job(spec), build_replay_dead_letters_job(spec, name="replay_by_night")),
+    ]
+    assets = [build_drain_asset(spec)]
+
+    dg.Definitions.validate_loadable(dg.Definitions(assets=assets, jobs=jobs, resources=resources))
+
+
 @pytest.fixture
 def given_up(stream, resources, instance, enqueue, make_queue):
     """Three messages that were delivered once too often, and a malformed one."""
@@ -157,9 +174,10 @@ def given_up(stream, resources, instance, enqueue, make_queue):
         handler=f"{HANDLERS}:refuse_all",
         config=DrainConfig(max_deliveries=1),
     )
-    build_drain_job(spec).execute_in_process(resources=resources, instance=instance)
     recovery = build_claim_stale_job(replace(spec, claim_idle_ms=1))
-    recovery.execute_in_process(resources=resources, instance=instance)
+    for job in (build_drain_job(spec), recovery):
+        result = job.execute_in_process(resources=resources, instance=instance, raise_on_error=False)
+        assert not result.success
     return spec
 
 
@@ -181,7 +199,7 @@ def test_a_message_that_fails_too_often_is_a_dead_letter_and_can_be_replayed(
 
 def test_the_sensor_requests_a_run_for_replayed_dead_letters(given_up, spec, resources, instance):
     job = build_drain_job(spec)
-    sensor = build_backlog_sensor(spec, job)
+    sensor = build_backlog_sensor(spec, job, pause_after_failure_s=0)
     of_redis = {"redis_streams": resources["redis_streams"]}
 
     def requested() -> int:

@@ -8,9 +8,17 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from conquiet.queue.member import entries_of
-from dagster_conquiet import RedisStreamMessageReader, RedisStreamMessageWriter, RedisStreamsResource
+from dagster_conquiet import (
+    PipesMessagesLostError,
+    RedisStreamMessageReader,
+    RedisStreamMessageWriter,
+    RedisStreamsResource,
+)
+from dagster_conquiet.pipes.writer import RedisStreamMessageChannel
+from tests.eventually import eventually
 
 #: The external process knows dagster-pipes and conquiet; Dagster itself is not to be had.
 PROGRAM = """
@@ -132,6 +140,89 @@ def open_writer(url, params):
     return RedisStreamMessageWriter(url).open(params)
 
 
+def test_a_malformed_entry_stops_nothing_and_the_step_is_red(server_url, client):
+    reader = RedisStreamMessageReader(RedisStreamsResource(url=server_url))
+    handled = Handled()
+
+    def launch_with_garbage() -> None:
+        with reader.read_messages(handled) as params, open_writer(server_url, params) as channel:
+            channel.write_message({"method": "log", "n": 1})
+            client.xadd(params["conquiet_stream"], {"data": b"\xff not JSON"})
+            client.xadd(params["conquiet_stream"], {"other": "field"})
+            client.xadd(params["conquiet_stream"], {"data": "[1]"})
+            channel.write_message({"method": "refused", "n": 2})
+            channel.write_message({"method": "closed", "n": 3})
+
+    with pytest.raises(PipesMessagesLostError) as caught:
+        launch_with_garbage()
+
+    assert [message["n"] for message in handled.messages] == [1, 3]
+    problems = " ".join(caught.value.problems)
+    assert (problems.count("is malformed"), problems.count("was refused: ValueError")) == (3, 1)
+
+
+def test_messages_that_are_missing_are_missed(server_url, client):
+    reader = RedisStreamMessageReader(RedisStreamsResource(url=server_url))
+    handled = Handled()
+
+    def launch_and_lose() -> None:
+        with reader.read_messages(handled) as params, open_writer(server_url, params) as channel:
+            channel.write_message({"method": "log", "n": 1})
+            eventually(lambda: handled.messages)
+            # Both at once: the reader sees nothing in between.
+            channel._number += 2
+            channel.write_message({"method": "closed", "n": 4})
+
+    with pytest.raises(PipesMessagesLostError, match="messages 2 to 3 are missing"):
+        launch_and_lose()
+
+
+def test_a_process_that_ends_well_without_closing_is_red(launch, program):
+    result, _, _ = launch(program("os._exit(0)"))
+
+    assert not result.success
+    failure = result.get_step_failure_events()[0].step_failure_data
+    assert "the process ended without closing" in failure.error.to_string()
+
+
+def test_connections_that_break_lose_nothing_and_repeat_nothing(server_url, client):
+    reader = RedisStreamMessageReader(RedisStreamsResource(url=f"{server_url}?client_name=pipes-reader"))
+    handled = Handled()
+
+    writer_url = f"{server_url}?client_name=pipes-writer"
+    with reader.read_messages(handled) as params, open_writer(writer_url, params) as channel:
+        for n in range(20):
+            channel.write_message({"method": "log", "n": n})
+            if n % 5 == 0:
+                ours = [row["id"] for row in client.client_list() if row["name"].startswith("pipes-")]
+                for name in ours:
+                    client.execute_command("CLIENT", "KILL", "ID", name)
+        channel.write_message({"method": "closed", "n": 20})
+
+    assert [message["n"] for message in handled.messages] == [*range(21)]
+
+
+def test_a_message_whose_reply_was_lost_is_written_again_and_read_once(server_url, monkeypatch):
+    reader = RedisStreamMessageReader(RedisStreamsResource(url=server_url))
+    handled = Handled()
+    add: Any = RedisStreamMessageChannel._add
+    lost: list[Any] = []
+
+    def lose_the_reply(channel, fields) -> None:
+        add(channel, fields)
+        if not lost:
+            lost.append(fields)
+            raise RedisConnectionError("the reply was lost")
+
+    monkeypatch.setattr(RedisStreamMessageChannel, "_add", lose_the_reply)
+    with reader.read_messages(handled) as params, open_writer(server_url, params) as channel:
+        channel.write_message({"method": "log", "n": 1})
+        channel.write_message({"method": "closed", "n": 2})
+
+    assert lost
+    assert [message["n"] for message in handled.messages] == [1, 2]
+
+
 class Handled:
     """Keeps what a reader hands over."""
 
@@ -143,6 +234,8 @@ class Handled:
         return any(message["method"] == "closed" for message in self.messages)
 
     def handle_message(self, message) -> None:
+        if message["method"] == "refused":
+            raise ValueError("unknown method")
         self.messages.append(message)
 
     def report_pipes_framework_exception(self, origin, exc_info) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from conquiet.mq import DeadLetters, Message, MqAdmin, PartitionBusyError, Producer, Topics
 from dagster_conquiet import (
+    FailWhen,
     TopicDrainConfig,
     TopicDrainSpec,
     build_backlog_check,
@@ -19,6 +20,7 @@ from dagster_conquiet import (
     build_topic_drain_asset,
     topic_partitions,
 )
+from dagster_conquiet.steps.drain import PartitionMissingError
 from tests.with_dagster.jobs_to_rebuild import dying_topic_job
 from tests.with_dagster.test_checks import evaluated
 
@@ -33,7 +35,7 @@ def topic(client):
 
 @pytest.fixture
 def topic_spec(topic):
-    def make(handler: str = "note_effect", **config: int) -> TopicDrainSpec:
+    def make(handler: str = "note_effect", **config: Any) -> TopicDrainSpec:
         return TopicDrainSpec(
             topic=topic.name,
             partitions=2,
@@ -103,6 +105,15 @@ def test_a_topic_that_grew_beyond_its_definitions_is_warned_of(
     assert "has 3 partitions, the definitions 2: nothing drains the others" in logs
 
 
+def test_a_partition_that_the_topic_does_not_have_is_refused_in_words(topic, resources, instance):
+    spec = TopicDrainSpec(topic=topic.name, partitions=4, group="billing", handler=f"{HANDLERS}:note_effect")
+
+    with pytest.raises(
+        PartitionMissingError, match="has no partition 3, only 0 to 1: set partitions=2 in its"
+    ):
+        drained(build_topic_drain_asset(spec), "3", resources, instance)
+
+
 def test_the_lease_is_given_back_at_the_end(topic, topic_spec, send, resources, instance, client):
     send(1, partition=0)
 
@@ -115,7 +126,7 @@ def test_a_message_that_fails_every_time_is_a_dead_letter_and_can_be_replayed(
     topic, topic_spec, send, resources, instance, effects_seen
 ):
     send(2, partition=0)
-    refusing = topic_spec("refuse_odd", max_attempts=1)
+    refusing = topic_spec("refuse_odd", max_attempts=1, fail_when=FailWhen(dead_letters=None))
 
     metadata = drained(build_topic_drain_asset(refusing), "0", resources, instance)
     letters = DeadLetters(topic).count()
@@ -133,7 +144,7 @@ def test_max_failures_failed_messages_of_a_partition_fail_the_step_and_are_retri
 ):
     send(6, partition=0)
 
-    with pytest.raises(dg.Failure, match="3 messages are retried later, 0 are dead letters"):
+    with pytest.raises(dg.Failure, match="0 are pending, 3 are retried later, 0 are dead letters"):
         drained(build_topic_drain_asset(topic_spec("refuse_all", max_failures=3)), "0", resources, instance)
 
     assert DeadLetters(topic).count() == 0
@@ -164,7 +175,7 @@ def test_the_sensor_asks_for_one_run_of_each_partition_that_waits(topic_spec, se
 
     assert [request.partition_key for request in first.run_requests] == ["1"]
     assert first.run_requests[0].run_key == repeated.run_requests[0].run_key
-    assert first.asset_events[0].metadata["lag_of_partition_1"].value == 500
+    assert first.asset_events[1].metadata["lag"].value == 500
 
 
 def test_the_sensor_asks_for_nothing_when_no_partition_waits(topic_spec, resources, instance):

@@ -11,7 +11,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, create_engine, event
 
 from conquiet import (
     DbError,
@@ -235,7 +235,7 @@ def test_refused_row_goes_once_its_stream_can_take_it(
     assert (moved, data_of(valkey, stream)) == (1, encoded(1))
 
 
-def test_crash_between_publishing_and_commit_publishes_again(
+def test_crash_between_publishing_and_commit_publishes_once(
     db: Engine, open_db: OpenDb, outbox: Outbox, valkey: redis.Redis, stream: str
 ):
     crashing = open_db()
@@ -248,9 +248,53 @@ def test_crash_between_publishing_and_commit_publishes_again(
     with pytest.raises(KeyboardInterrupt):
         OutboxRelay(crashing, valkey, outbox).relay()
     crashing.dispose()
+    commit_messages(db, outbox, (stream, {"n": 1}))
     OutboxRelay(db, valkey, outbox).relay()
 
-    assert (data_of(valkey, stream), outbox.waiting(db)) == (encoded(1) * 2, 0)
+    assert (data_of(valkey, stream), outbox.waiting(db)) == (encoded(2), 0)
+
+
+def test_relay_leaves_nothing_beside_the_stream(
+    db: Engine, outbox: Outbox, relay: OutboxRelay, valkey: redis.Redis, stream: str
+):
+    commit_messages(db, outbox, *((stream, payload) for payload in numbered(5)))
+
+    relay.relay()
+
+    assert valkey.keys(f"*{stream}*once*") == []
+
+
+def test_row_that_gets_the_id_of_one_that_was_published_is_published_too(
+    db: Engine, open_db: OpenDb, outbox: Outbox, valkey: redis.Redis, stream: str
+):
+    """As in a database that was restored from a backup: what is remembered of an id is about another row."""
+    crashing = open_db()
+
+    @event.listens_for(crashing, "commit")
+    def crash(_connection):
+        raise KeyboardInterrupt
+
+    commit_messages(db, outbox, (stream, {"n": 0}))
+    with pytest.raises(KeyboardInterrupt):
+        OutboxRelay(crashing, valkey, outbox).relay()
+    crashing.dispose()
+    with db.begin() as connection:
+        (first,) = connection.exec_driver_sql(f"SELECT id FROM {outbox.table}").scalars()
+        connection.exec_driver_sql(f"DELETE FROM {outbox.table}")
+    commit_messages(db, outbox, (stream, {"n": 1}))
+    with db.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {outbox.table} SET id = {first}")
+    OutboxRelay(db, valkey, outbox).relay()
+
+    assert data_of(valkey, stream) == encoded(2)
+
+
+def test_outboxes_of_two_databases_are_not_taken_for_each_other(open_db: OpenDb):
+    """Their rows have the same ids."""
+    assert Outbox().name_in(create_engine("sqlite:///one.db")) != Outbox().name_in(
+        create_engine("sqlite:///two.db")
+    )
+    assert Outbox(table="one").name_in(open_db()) != Outbox(table="two").name_in(open_db())
 
 
 def test_database_that_is_away_is_a_db_error(unreachable: Engine, valkey: redis.Redis):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, inspect, literal, select, text
+from sqlalchemy import Engine, create_engine, insert, inspect, literal, select, text
 from sqlalchemy.exc import InvalidRequestError, OperationalError
 
 from conquiet import DbError, DbSession
@@ -244,3 +244,21 @@ def test_database_that_is_away_is_a_db_error_with_its_cause(unreachable: Engine)
 
     assert isinstance(raised.value.__cause__, OperationalError)
     assert checked_out(unreachable) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("commit", "the transaction is committed when the handler returns, and rolled back when it raises"),
+        ("rollback", "the transaction is committed when the handler returns"),
+        ("add", "`session.orm` is an ORM session in the same transaction"),
+        ("query", "`session.orm` is an ORM session in the same transaction"),
+        ("savepoint", "a DbSession has no savepoint"),
+    ],
+)
+def test_a_method_of_another_library_is_answered_with_what_to_use_here(name: str, remedy: str):
+    session = DbSession(create_engine("sqlite://"))
+
+    with pytest.raises(AttributeError, match=remedy):
+        getattr(session, name)
+    assert not hasattr(session, name)

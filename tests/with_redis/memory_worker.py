@@ -1,20 +1,29 @@
-"""A worker in a process of its own that reports how much memory it needed.
+"""A worker in a process of its own that has little memory, and reports how much it needed.
 
-`URL stream|failing|topic NAME COUNT`: each message of a failing one fails.
+`URL stream|failing|topic|strict|requeue NAME COUNT [LIMIT_MB]`: each message of a failing one fails, of a
+strict or requeueing one at its first attempt. `LIMIT_MB` is what the system allows it.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from sqlalchemy import create_engine
 
 from conquiet import DrainError, DrainLimits, QueueConfig, RedisStreamsQueue, drain
-from conquiet.mq import PartitionConsumer, Topics
+from conquiet.mq import ConsumerConfig, PartitionConsumer, RetryPolicy, Topics
 from conquiet.queue import open_client
+
+Kind = Literal["stream", "failing", "topic", "strict", "requeue"]
+
+#: Long enough for all that comes meanwhile to be read.
+_RETRY_MS = 2_000
 
 
 def memory_mb(name: str) -> int:
@@ -23,22 +32,39 @@ def memory_mb(name: str) -> int:
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(name))
 
 
-def main(url: str, kind: str, name: str, count: str) -> None:
-    handled = 0
+def config_of(kind: str) -> ConsumerConfig:
+    retry = RetryPolicy(base_delay_ms=_RETRY_MS, max_delay_ms=_RETRY_MS)
+    match kind:
+        case "strict":
+            return ConsumerConfig(retry=retry, ordering="strict")
+        case "requeue":
+            return ConsumerConfig(retry=retry, retry_mode="requeue")
+    return ConsumerConfig()
 
-    def handle(_msg: object, *_session: object) -> None:
+
+def main(url: str, kind: str, name: str, count: str, limit_mb: str = "0") -> None:
+    handled, lock = 0, threading.Lock()
+
+    def handle(msg: object, *_session: object) -> None:
         nonlocal handled
-        handled += 1
         if kind == "failing":
+            handled += 1
             raise ValueError
-        if kind == "topic" and handled == int(count):
+        if kind in ("strict", "requeue") and msg.attempt == 1:  # type: ignore[attr-defined]
+            raise ValueError
+        with lock:
+            handled += 1
+        if kind in ("topic", "strict", "requeue") and handled == int(count):
             consumer.stop()
 
+    if int(limit_mb):
+        resource.setrlimit(resource.RLIMIT_DATA, (int(limit_mb) << 20,) * 2)
     engine = create_engine("sqlite://")
     with open_client(url) as client:
         try:
-            if kind == "topic":
-                consumer = PartitionConsumer(Topics(client).open(name), "billing", handle, engine)
+            if kind in ("topic", "strict", "requeue"):
+                topic = Topics(client).open(name)
+                consumer = PartitionConsumer(topic, "billing", handle, None, config=config_of(kind))
                 consumer.run()
             else:
                 queue = RedisStreamsQueue(client, QueueConfig(name, "billing", "worker-1"))

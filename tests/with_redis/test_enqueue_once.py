@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conquiet import StreamWriter
 from tests.eventually import eventually
 
 PAYLOADS = [{"n": n} for n in range(1_201)]
@@ -59,3 +60,13 @@ def test_one_refused_payload_and_none_is_added(queue, client, stream):
 def test_an_id_that_is_no_name_is_refused(queue, wrong):
     with pytest.raises((ValueError, TypeError), match="dedupe_id"):
         queue.enqueue_once([{"n": 1}], dedupe_id=wrong)
+
+
+def test_named_payloads_are_added_once_in_any_order_and_it_is_known_which_are_new(client, stream):
+    writer = StreamWriter(client, stream)
+    first = writer.enqueue_named(PAYLOADS[:3], ["a", "b", "c"], dedupe_id="run-8")
+    second = writer.enqueue_named([PAYLOADS[3], PAYLOADS[1]], ["d", "b"], dedupe_id="run-8")
+
+    assert [added.is_new for added in first] == [True, True, True]
+    assert [added.is_new for added in second] == [True, False]
+    assert second[1].entry_id == first[1].entry_id

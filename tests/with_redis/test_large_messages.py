@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from conquiet.mq import DeadLetters, MqAdmin, Producer, Topic, Topics
+from conquiet.mq import DeadLetters, Message, MqAdmin, Producer, Topic, Topics
 from conquiet.queue import StreamWriter, peek_backlog
 
 #: What the worker may need; 40 messages of 4 MB alone, as bytes and as payloads, are 320.
@@ -84,6 +84,24 @@ def test_a_drain_keeps_no_large_message_that_failed(valkey_url, name, sender):
 
     assert report["handled"] == 40
     assert report["peak_mb"] < LIMIT_MB
+
+
+@pytest.mark.parametrize("kind", ["strict", "requeue"])
+def test_a_consumer_of_four_partitions_needs_no_more_than_220_mb_although_each_message_fails_first(
+    client, valkey_url, name, kind
+):
+    topic, producer = Topics(client).create(name, 4), Producer(client)
+    try:
+        for number in range(48):
+            # Four keys in each partition: with strict ordering three of four messages are parked.
+            producer.send_many(name, [Message(payload=LARGE, key=f"key-{number % 16}", partition=number % 4)])
+
+        report = work(valkey_url, kind, name, 48, LIMIT_MB)
+
+        assert report["handled"] == 48
+        assert client.xlen(topic.keys.dead_letters(0)) == 0
+    finally:
+        Topics(client).delete(name)
 
 
 @pytest.mark.parametrize("left_by", ["drain", "retry"])

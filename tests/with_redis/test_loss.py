@@ -27,7 +27,7 @@ from conquiet import (
 from conquiet.mq import ConsumerConfig, Message, PartitionConsumer, Producer, Topics
 from conquiet.operations import diagnose, topic_facts
 from conquiet.queue import entry_id_order, open_client
-from conquiet.queue.ends import EndWatch, end_mark
+from conquiet.queue.ends import EndWatch, deleted_streams_key, end_mark
 from tests.eventually import eventually
 from tests.services import redis_binary, unavailable
 from tests.with_redis.full_server import fill, server_of_its_own
@@ -204,6 +204,84 @@ def test_a_producer_and_a_consumer_of_a_topic_report_one_gap_once(pair, stream, 
     assert [loss.count for loss in topic_facts(client, topic).losses] == [20, 20]
 
 
+def send_and_check(producer, topic, numbers) -> list[str]:
+    ids = producer.send_many(topic, [Message(payload={"n": n}) for n in numbers])
+    producer._ends.check(topic.keys.stream(0))
+    return ids
+
+
+@pytest.mark.parametrize("replicated", [0, 5])
+def test_a_topic_whose_first_mark_was_not_replicated_is_reported_too(pair, stream, losses, replicated):
+    client = pair.client()
+    topic, producer = Topics(client).create(stream.replace(":", "-")), Producer(client)
+    if replicated:
+        producer.send_many(topic, [Message(payload={"n": n}) for n in range(replicated)])
+    pair.caught_up()
+    pair.stop_replica()
+    lost = send_and_check(producer, topic, range(10)) + send_and_check(producer, topic, range(10, 20))
+    pair.fail_over()
+    pause()
+
+    producer.send(topic, {"n": "after"})
+
+    assert named_ids(losses()) == lost
+    assert lost_total(topic.keys.stream(0)) == 20
+    assert [loss.count for loss in topic_facts(client, topic).losses] == [20]
+
+
+def test_a_consumer_reports_what_a_topic_without_a_replicated_mark_has_lost(pair, stream, losses):
+    client = pair.client()
+    topic, producer, seen = Topics(client).create(stream.replace(":", "-")), Producer(client), []
+    config = ConsumerConfig(consumer_name="worker", lease_ttl_ms=1_500)
+    pair.caught_up()
+    pair.stop_replica()
+    with PartitionConsumer(topic, "billing", lambda msg: seen.append(msg.id), config=config):
+        ids = [producer.send(topic, {"n": n}) for n in range(20)]
+        eventually(lambda: len(seen) == 20 and client.hget(topic.keys.end(0), "lastId"))
+        pair.fail_over()
+        eventually(lambda: any("seen by worker" in line for line in losses()))
+
+    assert f"up to {ids[-1]} at least" in losses()[0]
+    assert topic_facts(client, topic).losses
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_a_topic_that_a_failover_has_lost_as_a_whole_is_reported(pair, stream, losses, is_created_again):
+    client = pair.client()
+    pair.caught_up()
+    pair.stop_replica()
+    name = stream.replace(":", "-")
+    topic, producer = Topics(client).create(name), Producer(client)
+    lost = send_and_check(producer, topic, range(20))
+    pair.fail_over()
+    pause()
+    if is_created_again:
+        Topics(client).create(name)
+        Producer(client).send(name, {"n": "of another"})
+
+    with suppress(ConquietError):
+        producer.send(topic, {"n": "after"})
+
+    assert named_ids(losses()) == lost
+    assert lost_total(topic.keys.stream(0)) == 20
+
+
+def test_a_stream_that_a_failover_has_lost_as_a_whole_is_reported(pair, stream, losses):
+    client = pair.client()
+    pair.caught_up()
+    pair.stop_replica()
+    writer = StreamWriter(client, stream)
+    lost = writer.enqueue_many([{"n": n} for n in range(20)])
+    writer.ends.check(stream)
+    pair.fail_over()
+    pause()
+
+    writer.enqueue({"n": "after"})
+
+    assert named_ids(losses()) == lost
+    assert lost_total(stream) == 20
+
+
 # The same as a failover, on one server: every key of the stream is as it was before.
 
 
@@ -345,6 +423,59 @@ def test_a_topic_that_is_deleted_and_created_again_is_no_loss(client, stream, lo
     Topics(client).delete(name)
 
 
+def test_a_deleted_topic_is_no_loss_for_a_drain_of_its_partition_and_leaves_no_key(
+    client, stream, losses, engine
+):
+    name = stream.replace(":", "-")
+    topic = Topics(client).create(name)
+    partition = topic.keys.stream(0)
+    queue = RedisStreamsQueue(client, QueueConfig(partition, "billing", "worker", block_ms=20))
+    Producer(client).send(topic, {"n": 1})
+    drain(queue, lambda _msg, _session: None, engine, DrainLimits(idle_ms=20))
+    queue.ends.check(partition)
+    assert client.exists(end_mark(partition))
+
+    Topics(client).delete(name)
+    left = client.keys(f"*{name}*")
+    queue.ends.check(partition)
+
+    assert losses() == []
+    assert left == []
+
+
+def test_who_may_not_read_which_topics_were_deleted_reports_a_loss(client, stream, caplog):
+    """A report too many can be seen through; one too few is silent."""
+    name = stream.replace(":", "-")
+    topic, user = Topics(client).create(name), f"sender-{stream}"
+    rules = ("on", ">secret", "~stream:*", f"~streaming:mq:end:{name}:*", "+@all")
+    client.execute_command("ACL", "SETUSER", user, *rules)
+    settings = client.connection_pool.connection_kwargs
+    with redis.Redis(host=settings["host"], port=settings["port"], username=user, password="secret") as own:
+        ends = EndWatch(own)
+        ends.watch(topic.keys.stream(0), topic.keys.end(0))
+        ends.sent(topic.keys.stream(0), [Producer(client).send(topic, {"n": 1})])
+        ends.check(topic.keys.stream(0))
+        Topics(client).delete(name)
+        ends.check(topic.keys.stream(0))
+    client.execute_command("ACL", "DELUSER", user)
+
+    assert "has lost" in caplog.text
+    client.delete(topic.keys.end(0))
+
+
+@pytest.mark.parametrize("topics", [1, 3])
+def test_the_record_of_deleted_topics_forgets_what_is_old(client, stream, topics):
+    names = [f"{stream.replace(':', '-')}-{number}" for number in range(topics)]
+    key = deleted_streams_key(client)
+    client.zadd(key, {f"{stream}:old": 1})
+    for name in names:
+        Topics(client).create(name, 2)
+        Topics(client).delete(name)
+
+    assert client.zscore(key, f"{stream}:old") is None
+    assert all(client.zscore(key, f"stream:topic:{name}:p:1") for name in names)
+
+
 def test_two_that_notice_at_once_count_one_loss(client, stream, losses, rolled_back):
     first, second, reader = (EndWatch(client, name) for name in ("first", "second", "reader"))
     writers = [StreamWriter(client, stream) for _ in range(2)]
@@ -403,6 +534,27 @@ def test_partitions_of_a_cluster_are_checked_with_their_nodes(losses):
 
         assert sorted(named_ids(losses())) == sorted(lost)
         assert [loss.count for loss in topic_facts(client, "orders").losses] == [10] * 6
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_of_a_cluster_a_deleted_topic_is_told_from_one_that_lost_its_marks(losses, is_deleted):
+    with EmbeddedServer(cluster=3) as server, open_client(server.url) as client:
+        topic, producer = Topics(client).create("orders", 4), Producer(client)
+        messages = [Message(payload={"n": n}, partition=n % 4) for n in range(20)]
+        streams = [topic.keys.stream(number) for number in topic.partitions]
+        lost = producer.send_many(topic, messages)
+        producer._ends.check(*streams)
+        if is_deleted:
+            Topics(client).delete("orders")
+            Topics(client).create("orders", 4)
+        else:
+            for partition in topic.partitions:
+                client.delete(topic.keys.stream(partition))
+                client.delete(topic.keys.end(partition))
+
+        producer._ends.check(*streams)
+
+        assert sorted(named_ids(losses())) == ([] if is_deleted else sorted(lost))
 
 
 def test_a_second_failover_is_a_second_loss(client, stream, writer, losses):

@@ -14,6 +14,7 @@ from sqlalchemy import create_engine
 
 from conquiet import (
     DbSession,
+    DrainLimits,
     EmbeddedServer,
     NotReplicatedError,
     Outbox,
@@ -21,8 +22,9 @@ from conquiet import (
     QueueConfig,
     RedisStreamsQueue,
     StreamWriter,
+    drain,
 )
-from conquiet.mq import Producer, Topics
+from conquiet.mq import Message, Producer, Topics
 from tests.eventually import eventually
 from tests.link import Link
 from tests.services import redis_binary, unavailable
@@ -153,6 +155,60 @@ def test_rows_of_the_outbox_stay_until_replicas_have_their_messages(client, outb
         OutboxRelay(engine, client, table, min_replicas=1, replica_timeout_ms=100).relay()
 
     assert table.waiting(engine) == 3
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_is_refused_while_a_replica_hangs_is_not_added_again(servers, client, outbox, is_restarted):
+    """One entry and one effect for each row, however often it is tried, also by another process."""
+    engine, table = outbox
+    client.delete("receipts")
+    pid = redis.Redis.from_url(servers[1].url).info("server")["process_id"]
+    os.kill(pid, signal.SIGSTOP)
+    relay = OutboxRelay(engine, client, table, min_replicas=1, replica_timeout_ms=50)
+    for _ in range(4):
+        with pytest.raises(NotReplicatedError):
+            relay.relay()
+        if is_restarted:
+            relay = OutboxRelay(engine, client, table, min_replicas=1, replica_timeout_ms=50)
+    assert client.xlen("receipts") == 3
+    os.kill(pid, signal.SIGCONT)
+    relay = OutboxRelay(engine, client, table, min_replicas=1, replica_timeout_ms=60_000)
+
+    assert relay.relay() == 3
+
+    queue, seen = RedisStreamsQueue(client, QueueConfig("receipts", "billing", "worker")), []
+    drain(queue, lambda msg, _session: seen.append(msg.payload), engine, DrainLimits(idle_ms=20))
+    assert seen == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert not client.exists(f"{{receipts}}:once:outbox:{table.name_in(engine)}")
+
+
+def test_a_send_with_a_dedupe_id_that_was_refused_waits_again_and_adds_nothing(servers, client, stream):
+    topic = Topics(client).create(stream.replace(":", "-"))
+    pid = redis.Redis.from_url(servers[1].url).info("server")["process_id"]
+
+    def send(timeout_ms: int) -> list[str]:
+        producer = Producer(client, min_replicas=1, replica_timeout_ms=timeout_ms)
+        writer = StreamWriter(client, stream, min_replicas=1, replica_timeout_ms=timeout_ms)
+        sends = (
+            lambda: writer.enqueue_once([{"n": 1}], dedupe_id="a"),
+            lambda: [producer.send(topic, {"n": 1}, dedupe_id="a")],
+            lambda: producer.send_many(topic, [Message(payload={"n": 2}, dedupe_id="b")]),
+        )
+        ids = []
+        for one in sends:
+            try:
+                ids += one()
+            except NotReplicatedError:
+                assert timeout_ms == 50
+        return ids
+
+    os.kill(pid, signal.SIGSTOP)
+    assert [send(50), send(50)] == [[], []]
+    os.kill(pid, signal.SIGCONT)
+    ids = send(60_000)
+
+    assert len(ids) == 3
+    assert (client.xlen(stream), client.xlen(topic.keys.stream(0))) == (1, 2)
 
 
 def test_the_outbox_publishes_nothing_while_too_few_replicas_are_connected(client, outbox):

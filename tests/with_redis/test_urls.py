@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
-import socket
 import subprocess
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from conquiet import EmbeddedServer, QueueConfig, QueueError, RedisStreamsQueue
 from conquiet.queue import open_client
 from tests.eventually import HANG_S, eventually
 from tests.services import free_port, redis_binary, unavailable
+from tests.tls import tls_server
 
 CONFIG = QueueConfig("orders", "billing", "worker-1", block_ms=50)
 
@@ -103,95 +97,21 @@ def test_a_server_that_is_still_loading_is_visible(tmp_path):
 # TLS
 
 
-def key_usage(*, is_authority: bool) -> x509.KeyUsage:
-    """What Python 3.13 wants to see in a certificate."""
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def certificate(name: str, *, issuer=None):
-    """A key and a certificate for 127.0.0.1, signed by the issuer or by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    issuer_key, issuer_cert = issuer or (key, None)
-    now = datetime.datetime.now(datetime.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if issuer_cert is None else issuer_cert.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .add_extension(key_usage(is_authority=issuer is None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
-        )
-        .sign(issuer_key, hashes.SHA256())
-    )
-    return key, built
-
-
-def write_pem(directory, name, key, cert):
-    plain = serialization.NoEncryption()
-    pem = serialization.Encoding.PEM
-    (directory / f"{name}.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
-    (directory / f"{name}.crt").write_bytes(cert.public_bytes(pem))
-
-
 @pytest.fixture
-def tls_server(tmp_path):
-    """A server that speaks TLS only and wants a client certificate."""
-    binary = redis_binary("redis7")
-    if binary is None:
-        unavailable("redis", "no redis-server with TLS on PATH")
-    authority = certificate("authority")
-    write_pem(tmp_path, "ca", *authority)
-    for name in ("server", "client"):
-        write_pem(tmp_path, name, *certificate(name, issuer=authority))
-    port = free_port()
-    files = {"tls-cert-file": "server.crt", "tls-key-file": "server.key", "tls-ca-cert-file": "ca.crt"}
-    options = [part for name, file in files.items() for part in (f"--{name}", str(tmp_path / file))]
-    process = subprocess.Popen(
-        [str(binary), "--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1", "--save", "", *options],
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        eventually(lambda: is_listening(port))
-        yield port, tmp_path
-    finally:
-        process.terminate()
-        process.wait(timeout=HANG_S)
+def tls_port(tmp_path):
+    with tls_server(tmp_path) as port:
+        yield port
 
 
-def is_listening(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def test_tls_with_a_client_certificate(tls_server):
-    port, directory = tls_server
+def test_tls_with_a_client_certificate(tls_port, tmp_path):
+    port, directory = tls_port, tmp_path
     client_files = f"ssl_certfile={directory}/client.crt&ssl_keyfile={directory}/client.key"
 
     round_trip(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={directory}/ca.crt&{client_files}")
 
 
-def test_tls_without_the_client_certificate_or_with_an_unknown_authority_is_visible(tls_server):
-    port, directory = tls_server
+def test_tls_without_the_client_certificate_or_with_an_unknown_authority_is_visible(tls_port, tmp_path):
+    port, directory = tls_port, tmp_path
     no_certificate = f"ssl_ca_certs={directory}/ca.crt"
     unknown_authority = f"ssl_certfile={directory}/client.crt&ssl_keyfile={directory}/client.key"
 

@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, text
 from conquiet.consume import Retry
 from conquiet.db import Inbox
 from conquiet.spark import drain_batch
+from conquiet.spark.task_context import current_task
 from tests.with_spark.server_side import add_orders, streams_of
 
 
@@ -37,7 +38,9 @@ def numbers_of(database: str) -> list[int]:
 def test_a_batch_that_is_run_again_changes_nothing(spark, valkey, valkey_url, topic, numbers_table, tmp_path):
     for partition, stream in enumerate(streams_of(topic)):
         add_orders(valkey, stream, range(partition * 100, partition * 100 + 100))
-    drain = drain_batch("tests.with_spark.test_drain_batch:insert_numbers", numbers_table, name="numbers")
+    drain = drain_batch(
+        "tests.with_spark.test_drain_batch:insert_numbers", numbers_table, name="numbers", parts=2
+    )
     flag = tmp_path / "failed"
 
     def handle(df, batch_id):
@@ -65,6 +68,52 @@ def test_a_batch_that_is_run_again_changes_nothing(spark, valkey, valkey_url, to
     assert numbers_of(numbers_table) == list(range(300))
 
 
+@pytest.mark.parametrize(("begun_with", "replayed_with"), [(3, 5), (7, 2)])
+def test_a_replayed_batch_that_is_divided_in_another_way_changes_nothing(
+    spark, valkey, topic, numbers_table, read, begun_with, replayed_with
+):
+    for partition, stream in enumerate(streams_of(topic)):
+        add_orders(valkey, stream, range(partition * 100, partition * 100 + 100))
+    handler = "tests.with_spark.test_drain_batch:insert_all_but_the_last_part"
+    drain = drain_batch(handler, numbers_table, name="n", parts=4)
+
+    with pytest.raises(PySparkException, match="dies in one of its parts"):
+        drain(read(topic=topic.name).repartition(begun_with), 0)
+    before = numbers_of(numbers_table)
+    drain = drain_batch(insert_numbers, numbers_table, name="n", parts=9)
+    drain(read(topic=topic.name).repartition(replayed_with), 0)
+
+    assert 0 < len(before) < 300
+    assert numbers_of(numbers_table) == list(range(300))
+
+
+def insert_all_but_the_last_part(rows, session):
+    """Some parts are committed, one never is."""
+    insert_numbers(rows, session)
+    if current_task().partitionId() == 3:
+        raise RuntimeError("dies in one of its parts")
+
+
+def test_rows_without_ids_are_known_by_what_they_say(spark, numbers_table):
+    df = spark.range(100).selectExpr("to_json(struct(id as number)) as data", "map('a', id) as tags")
+
+    for division in (df.repartition(3), df.coalesce(1)):
+        drain_batch(insert_numbers, numbers_table, name="n", parts=2)(division, 0)
+
+    assert numbers_of(numbers_table) == list(range(100))
+
+
+def test_rows_of_one_key_are_handled_in_the_order_of_their_stream(spark, valkey, topic, numbers_table, read):
+    [stream, *_] = streams_of(topic)
+    add_orders(valkey, stream, range(300))
+
+    drain_batch(insert_numbers, numbers_table, name="n", by=["stream"])(read(topic=topic.name), 0)
+
+    with create_engine(numbers_table).connect() as connection:
+        numbers = connection.execute(text("SELECT number FROM numbers ORDER BY rowid")).scalars()
+        assert list(numbers) == list(range(300))
+
+
 def test_a_failed_partition_leaves_nothing_behind(spark, valkey_url, valkey, stream, numbers_table, read):
     add_orders(valkey, stream, range(100))
 
@@ -73,8 +122,8 @@ def test_a_failed_partition_leaves_nothing_behind(spark, valkey_url, valkey, str
         raise RuntimeError("not this time")
 
     with pytest.raises(PySparkException, match="not this time"):
-        drain_batch(fail_at_the_end, numbers_table, name="n")(read(stream=stream), 0)
-    drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
+        drain_batch(fail_at_the_end, numbers_table, name="n", parts=2)(read(stream=stream), 0)
+    drain_batch(insert_numbers, numbers_table, name="n", parts=2)(read(stream=stream), 0)
 
     assert numbers_of(numbers_table) == list(range(100))
 
@@ -84,7 +133,9 @@ def test_a_new_checkpoint_handles_what_is_new_under_the_same_name(
 ):
     def run(checkpoint: str, start: str) -> None:
         source = spark.readStream.format("redis-stream").options(url=valkey_url, stream=stream, start=start)
-        drain = drain_batch("tests.with_spark.test_drain_batch:insert_numbers", numbers_table, name="numbers")
+        drain = drain_batch(
+            "tests.with_spark.test_drain_batch:insert_numbers", numbers_table, name="numbers", parts=2
+        )
         query = source.load().writeStream.foreachBatch(drain)
         query = query.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
         query.start().awaitTermination()
@@ -107,7 +158,7 @@ def test_a_row_that_the_inbox_refuses_but_does_not_have_is_an_error(
     with engine.begin() as connection:
         connection.execute(
             text(
-                "CREATE TRIGGER refuses BEFORE INSERT ON conquiet_inbox "
+                "CREATE TRIGGER refuses BEFORE INSERT ON conquiet_inbox WHEN NEW.entry_id LIKE 'part %' "
                 "BEGIN SELECT RAISE(ABORT, 'as a constraint of the owner would'); END"
             )
         )
@@ -115,7 +166,7 @@ def test_a_row_that_the_inbox_refuses_but_does_not_have_is_an_error(
     with pytest.raises(
         PySparkException, match=r"the database refused the inbox row of .* but the inbox does not"
     ):
-        drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
+        drain_batch(insert_numbers, numbers_table, name="n", parts=2)(read(stream=stream), 0)
 
     assert numbers_of(numbers_table) == []
 
@@ -149,8 +200,8 @@ def test_a_handler_that_would_not_run_is_refused(spark, valkey, stream, numbers_
 
     for given in (handler, reference):
         with pytest.raises((TypeError, PySparkException), match="would not run when it is called"):
-            drain_batch(given, numbers_table, name="n")(read(stream=stream), 0)
-    drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
+            drain_batch(given, numbers_table, name="n", parts=2)(read(stream=stream), 0)
+    drain_batch(insert_numbers, numbers_table, name="n", parts=2)(read(stream=stream), 0)
 
     assert numbers_of(numbers_table) == list(range(10))
 
@@ -166,8 +217,8 @@ def test_an_answer_that_is_not_final_fails_the_partition(
     reference = f"tests.with_spark.test_drain_batch:{handler.__name__}"
 
     with pytest.raises(PySparkException, match=message):
-        drain_batch(reference, numbers_table, name="n")(read(stream=stream), 0)
-    drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
+        drain_batch(reference, numbers_table, name="n", parts=2)(read(stream=stream), 0)
+    drain_batch(insert_numbers, numbers_table, name="n", parts=2)(read(stream=stream), 0)
 
     assert numbers_of(numbers_table) == list(range(10))
 
@@ -183,7 +234,7 @@ def test_a_handler_that_commits_by_itself_and_fails_gets_its_rows_again(
         raise RuntimeError("behind its own commit")
 
     with pytest.raises(PySparkException, match="behind its own commit"):
-        drain_batch(commit_and_fail, numbers_table, name="n")(read(stream=stream), 0)
-    drain_batch(insert_numbers, numbers_table, name="n")(read(stream=stream), 0)
+        drain_batch(commit_and_fail, numbers_table, name="n", parts=2)(read(stream=stream), 0)
+    drain_batch(insert_numbers, numbers_table, name="n", parts=2)(read(stream=stream), 0)
 
     assert [number for number in numbers_of(numbers_table) if number < 100] == list(range(10))

@@ -338,7 +338,7 @@ def test_a_server_that_stops_in_the_middle_is_reported(run, monkeypatch):
                 server.stop()
 
             ending = pool.submit(end_the_server)
-            ended = run("publish", query=slow, to_topic="orders")
+            ended = run("publish", query=slow, to_topic="orders", retry_timeout_ms=100)
             ending.result()
 
     assert ended.code == ExitCode.REDIS

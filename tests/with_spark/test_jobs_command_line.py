@@ -11,6 +11,7 @@ import pytest
 from conquiet.spark.jobs import ExitCode, JobError, application_of, arguments_of, check_arguments
 from conquiet.spark.jobs.command_line import parse
 from conquiet.spark.jobs.credentials import Credentials
+from conquiet.spark.jobs.jdbc import jdbc_error
 from tests.eventually import HANG_S
 from tests.with_spark.job_runs import run_here
 
@@ -187,3 +188,66 @@ def test_help_names_the_exit_codes_and_needs_no_spark():
 
     assert "3 no such topic" in done.stdout
     assert "--window" in done.stdout
+
+
+def test_a_wrong_password_of_redis_is_a_mistake_and_not_an_outage(run, monkeypatch, valkey_url):
+    monkeypatch.setenv("CONQUIET_REDIS_URL", valkey_url.replace("redis://", "redis://nobody:wrong@"))
+
+    ended = run("publish", query="SELECT 1 AS n", to_topic="numbers")
+
+    assert ended.code == ExitCode.ARGUMENTS
+    assert "Redis refuses the login of CONQUIET_REDIS_URL" in ended.report["error"]
+    assert "wrong@" not in ended.report["error"]
+
+
+def test_nobody_at_the_address_of_a_jdbc_url_is_reported_without_spark(run, monkeypatch, topic, free_url):
+    port = free_url.rpartition(":")[2].partition("/")[0]
+    url = f"jdbc:postgresql://127.0.0.1:{port}/shop?user=u&password=hush"
+    monkeypatch.setenv("CONQUIET_JDBC_URL", url)
+
+    ended = run("publish", table="orders", **{"in": "jdbc"}, to_topic=topic.name)
+
+    assert ended.code == ExitCode.DATABASE
+    assert f"CONQUIET_JDBC_URL does not answer at 127.0.0.1:{port}" in ended.report["error"]
+
+
+def test_a_jdbc_url_that_is_none_is_a_mistake(run, monkeypatch, topic):
+    monkeypatch.setenv("CONQUIET_JDBC_URL", "postgresql://127.0.0.1/shop")
+
+    ended = run("publish", table="orders", **{"in": "jdbc"}, to_topic=topic.name)
+
+    assert ended.code == ExitCode.ARGUMENTS
+    assert "must begin with jdbc:KIND:" in ended.report["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "sentence"),
+    [
+        ("java.sql.SQLException: No suitable driver\n\tat x", ExitCode.ARGUMENTS, "has no JDBC driver"),
+        (
+            'o.p.PSQLException: FATAL: password authentication failed for user "u"\n\tat x',
+            ExitCode.ARGUMENTS,
+            'refuses the login: o.p.PSQLException: FATAL: password authentication failed for user "u"',
+        ),
+        ("x\nj.SQLException: Access denied for user 'u'@'h'", ExitCode.ARGUMENTS, "refuses the login: j.SQL"),
+        ("o.p.PSQLException: Connection to h:1 refused.", ExitCode.DATABASE, "does not answer: o.p.PSQL"),
+        ("c.m.CommunicationsException: Communications link failure", ExitCode.DATABASE, "does not answer"),
+    ],
+)
+def test_what_a_jdbc_driver_says_has_a_code_and_a_sentence(text, code, sentence):
+    found = jdbc_error(text)
+
+    assert found is not None
+    assert found[0] == code
+    assert sentence in found[1]
+    assert jdbc_error("division by zero") is None
+
+
+def test_passwords_of_a_jdbc_url_are_hidden_wherever_they_are_in_it():
+    for url in (
+        "jdbc:mysql://u:hush@h/d",
+        "jdbc:postgresql://h/d?user=u&password=hush",
+        "jdbc:sqlserver://h;password=hush;a=b",
+    ):
+        given = Credentials(redis_url="redis://h", jdbc_url=url)
+        assert "hush" not in given.hidden_in(f"cannot connect to {url} with hush")

@@ -139,6 +139,39 @@ def test_decimals_and_times_keep_every_digit(spark, valkey, valkey_url, stream):
     publish(df, url=valkey_url, stream=stream)
 
     [(_, fields)] = valkey.xrange(stream)
+    assert Decimal(json.loads(fields[b"data"])["amount"]) == Decimal("0.000000000000000001")
     assert json.loads(fields[b"data"])["at"] == "2026-01-02T03:04:05.678901Z"
     read = spark.read.format("redis-stream").options(url=valkey_url, stream=stream).load()
     assert as_set(unpack(read, df.schema).collect()) == as_set(df.collect())
+
+
+def test_a_consumer_gets_decimals_exactly_as_spark_has_them(spark, valkey, valkey_url, topic):
+    exact = Decimal("12345678901234567890.123456789012345678")
+    df = spark.createDataFrame(
+        [(exact, [exact], {"a": exact}, (exact,))],
+        "amount decimal(38,18), list array<decimal(38,18)>, map map<string,decimal(38,18)>, "
+        "struct struct<amount: decimal(38,18)>",
+    )
+
+    publish(df, url=valkey_url, topic=topic.name)
+
+    [envelope] = envelopes_in(valkey, topic)
+    text = "12345678901234567890.123456789012345678"
+    assert envelope["payload"] == {
+        "amount": text,
+        "list": [text],
+        "map": {"a": text},
+        "struct": {"amount": text},
+    }
+    read = spark.read.format("redis-stream").options(url=valkey_url, topic=topic.name).load()
+    assert unpack(read, df.schema).first() == df.first()
+
+
+@pytest.mark.parametrize("column", ["text", "array(text)", "map('k', text)", "map(text, 1)", "struct(text)"])
+def test_text_that_is_not_utf8_fails_the_query(spark, valkey, valkey_url, stream, column):
+    df = spark.range(1).selectExpr("cast(X'61ff' as string) as text").selectExpr(f"{column} as it")
+
+    with pytest.raises(PySparkException, match="column it has text that is not UTF-8"):
+        publish(df, url=valkey_url, stream=stream)
+
+    assert valkey.xlen(stream) == 0

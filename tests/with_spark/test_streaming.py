@@ -16,6 +16,7 @@ from conquiet.spark.errors import DataLossError
 from conquiet.spark.options import ReadOptions
 from conquiet.spark.read.stream_reader import StreamMicroBatchReader
 from conquiet.spark.scripts import sample
+from conquiet.spark.task_context import current_task
 from tests.with_spark.server_side import add_orders, numbers_in, streams_of
 
 
@@ -76,6 +77,62 @@ def test_a_failed_batch_is_replayed_and_each_row_arrives_once(run, valkey, topic
     run(source, sink, fail_on_the_last_partition)
 
     assert numbers_in(valkey, stream) == list(range(3_000))
+
+
+def test_rows_of_a_replayed_batch_that_is_divided_in_another_way_arrive_once(
+    spark, valkey, valkey_url, topic, stream, tmp_path
+):
+    flag = tmp_path / "fails"
+    flag.touch()
+    for partition, name in enumerate(streams_of(topic)):
+        add_orders(valkey, name, range(partition * 1_000, partition * 1_000 + 1_000))
+
+    def fail_late(batches):
+        yield from batches
+        if flag.exists() and current_task().partitionId() == 2:
+            raise RuntimeError("as if the machine had died")
+
+    def run(parts: int) -> None:
+        source = {"url": valkey_url, "topic": topic.name, "start": "earliest"}
+        df = spark.readStream.format("redis-stream").options(**source).load().select("data")
+        query = df.repartition(parts).mapInArrow(fail_late, df.schema).writeStream.format("redis-stream")
+        query = query.options(url=valkey_url, stream=stream, checkpointLocation=str(tmp_path / "query"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(PySparkException, match="as if the machine had died"):
+        run(3)
+    assert 0 < valkey.xlen(stream) < 6_000
+    flag.unlink()
+    run(5)
+
+    assert numbers_in(valkey, stream) == list(range(3_000))
+
+
+def test_a_first_batch_is_replayed_from_where_it_began_though_its_group_has_moved_on(
+    run, valkey, stream, tmp_path
+):
+    flag, copies = tmp_path / "fails", f"{stream}-copies"
+    flag.touch()
+    add_orders(valkey, stream, range(10))
+    [*_, last] = add_orders(valkey, stream, range(10, 30))
+    valkey.xgroup_create(stream, "billing", id="0")
+
+    def fail_once(batches):
+        yield from batches
+        if flag.exists():
+            raise RuntimeError("as if the machine had died")
+
+    source, sink = {"stream": stream, "start": "group:billing"}, {"stream": copies}
+    with pytest.raises(PySparkException, match="as if the machine had died"):
+        run(source, sink, fail_once)
+    valkey.delete(copies)
+    for key in valkey.keys(f"*{copies}*spark*"):
+        valkey.delete(key)
+    flag.unlink()
+    valkey.xgroup_setid(stream, "billing", last)
+    run(source, sink, fail_once)
+
+    assert numbers_in(valkey, copies) == list(range(30))
 
 
 def test_a_replayed_batch_is_divided_as_it_was(valkey, valkey_url, stream):

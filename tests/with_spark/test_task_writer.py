@@ -16,10 +16,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from conquiet.errors import NotReplicatedError, QueueError, TopicError
 from conquiet.mq import HashPartitioner, Message, Producer, Topics
+from conquiet.payload import decode_payload
 from conquiet.queue.connection import key_beside
 from conquiet.spark.errors import RowsDifferError
 from conquiet.spark.options import WriteOptions
+from conquiet.spark.outages import Patience
 from conquiet.spark.task_context import Attempt
+from conquiet.spark.wire.envelope_encoder import EnvelopeEncoder
+from conquiet.spark.write.targets import payloads_of
 from conquiet.spark.write.task_writer import TaskPartitions, TaskWriter, open_target
 from conquiet.spark.write.writers import StreamBatchWriter, WrittenRows
 from tests.with_spark.server_side import envelopes_in, numbers_in, streams_of
@@ -52,7 +56,9 @@ def send(url, rows, attempt, *, dies_after=None, size=100, **place) -> None:
 def task_writer(options, attempt):
     with (
         options.address.connect() as client,
-        TaskWriter(client, open_target(client, options), options, attempt) as writer,
+        TaskWriter(
+            client, open_target(client, options), options, attempt, Patience(options.retry_timeout_ms)
+        ) as writer,
     ):
         yield writer
 
@@ -181,7 +187,7 @@ def test_an_attempt_that_outlives_its_write_is_refused(valkey, valkey_url, strea
     send(valkey_url, rows_of([1]), attempt, stream=stream)
     [key] = valkey.keys(f"*{stream}*spark*")
     StreamBatchWriter(WriteOptions.of({"url": valkey_url, "stream": stream}), DATA).commit(
-        [WrittenRows(1, [key.decode()])]
+        [WrittenRows(1, attempt.write_id, None, [key.decode()])]
     )
 
     with pytest.raises(QueueError, match="STALEBATCH"):
@@ -328,7 +334,7 @@ def test_an_error_of_the_server_names_the_stream(valkey, valkey_url, stream):
 
 def test_an_unavailable_server_is_a_visible_error(free_url, stream):
     with pytest.raises(QueueError, match="refused"):
-        send(free_url, rows_of([1]), attempt_of(), stream=stream)
+        send(free_url, rows_of([1]), attempt_of(), stream=stream, retryTimeoutMs="0")
 
 
 def test_an_attempt_without_rows_is_refused_if_another_had_some(valkey_url, stream, topic):
@@ -434,3 +440,78 @@ def test_a_task_whose_rows_no_replica_has_fails_and_its_next_attempt_adds_none_a
             )
 
     assert numbers_in(valkey, stream) == list(range(300))
+
+
+PIECES = [
+    "{",
+    "}",
+    '"a"',
+    ":",
+    "1",
+    ",",
+    "[",
+    "]",
+    '"',
+    "\\",
+    "\n",
+    " ",
+    '"key":"x"',
+    '{"a":1}',
+    '"payload":{"b":2}',
+]
+PIECES += ['"forGroup":"g"', "NaN", "-Infinity", "\x00", "\u00e9", '{"b":"', "\\ud800", "1e999", "/*", "*/"]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), min_size=1, max_size=3))
+def test_no_text_adds_members_to_its_envelope(bodies):
+    batch = pa.RecordBatch.from_pydict({"data": [f"{{{body}}}" for body in bodies]})
+    try:
+        data = payloads_of(batch)
+    except ValueError:
+        return
+
+    keys, headers = pa.repeat(pa.scalar("null"), len(data)), pa.repeat(pa.scalar("{}"), len(data))
+    for text, entry in zip(
+        data.to_pylist(), EnvelopeEncoder("t", 0).encode(data, keys, headers), strict=True
+    ):
+        envelope = decode_payload(entry.as_py().encode())
+        assert envelope["payload"] == decode_payload(text.encode())
+        assert (envelope["key"], envelope["headers"], envelope["forGroup"]) == (None, {}, None)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":1', '{"a":}', "{a}", '{"a":"}', '{"a":NaN}', '{"a":1},"key":"b","c":{}', "[]"]
+)
+def test_a_text_that_is_no_object_is_refused_and_nothing_is_added(valkey, valkey_url, stream, topic, text):
+    for place in ({"stream": stream}, {"topic": topic.name}):
+        with pytest.raises(ValueError, match="data must be a JSON object"):
+            send(valkey_url, [{"data": '{"a":1}'}, {"data": text}], attempt_of(), **place)
+
+    assert sum(valkey.xlen(one) for one in (stream, *streams_of(topic))) == 0
+
+
+def test_white_space_around_an_object_is_left_out(valkey, valkey_url, stream, topic):
+    rows = [{"data": ' {"number": 1}\n'}, {"data": '{"number": 2}'}, {"data": '\t{"number":\n3}\r\n'}]
+
+    for place in ({"stream": stream}, {"topic": topic.name}):
+        send(valkey_url, rows, attempt_of(), **place)
+
+    assert numbers_in(valkey, stream) == numbers_in(valkey, *streams_of(topic)) == [1, 2, 3]
+    assert all(fields[b"data"].startswith(b'{"number"') for _, fields in valkey.xrange(stream))
+
+
+@pytest.mark.parametrize("column", ["data", "key"])
+def test_bytes_that_are_not_utf8_are_refused_though_spark_calls_them_text(valkey, valkey_url, topic, column):
+    options = WriteOptions.of({"url": valkey_url, "topic": topic.name})
+    columns = {"data": pa.array([b'{"a":"b"}']), "key": pa.array([b"k"])}
+    columns[column] = pa.array([b'{"a":"\xff"}'])
+    batch = pa.RecordBatch.from_pydict({name: array.view(pa.string()) for name, array in columns.items()})
+
+    with (
+        task_writer(options, attempt_of()) as writer,
+        pytest.raises(ValueError, match=f"{column} must be UTF-8"),
+    ):
+        writer.add(batch)
+
+    assert sum(valkey.xlen(stream) for stream in streams_of(topic)) == 0

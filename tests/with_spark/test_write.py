@@ -97,8 +97,9 @@ def test_rows_behind_a_shuffle_are_written_once_when_their_task_fails(spark, wri
 def test_a_named_write_that_is_run_again_adds_what_is_missing(spark, write, valkey, stream):
     df = orders(spark, 3_000).select("data")
 
-    for _ in range(2):
-        write(df, stream=stream, dedupeId="load-2026-01-01")
+    write(df.limit(2_000), stream=stream, dedupeId="load-2026-01-01")
+    for tasks in (5, 1):
+        write(df.repartition(tasks), stream=stream, dedupeId="load-2026-01-01")
 
     assert numbers_in(valkey, stream) == list(range(3_000))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from sqlalchemy import text
 
@@ -12,10 +11,11 @@ from benchmarks.peers.systems import effects
 from conquiet import DbSession
 from conquiet.tasks import TaskApp
 
-has_session = os.environ.get("PEERS_SESSION") == "1" and bool(os.environ.get("PEERS_DATABASE"))
+has_session = os.environ.get("PEERS_SESSION") == "1" and bool(effects.DATABASE_URL)
+_url = effects.DATABASE_URL.replace("postgresql://", "postgresql+psycopg://")
 app = TaskApp(
     effects.REDIS_URL,
-    database=f"sqlite:///{os.environ['PEERS_DATABASE']}?timeout=30" if has_session else None,
+    database=(f"{_url}?timeout=30" if _url.startswith("sqlite") else _url) if has_session else None,
 )
 
 if has_session:
@@ -23,9 +23,10 @@ if has_session:
     @app.task(name="book")
     def book_in_session(number: int, session: DbSession) -> None:
         """One task, in one transaction."""
-        time.sleep(0.01)
+        effects.work()
         session.execute(text("INSERT INTO effects VALUES (:number)"), {"number": number})
-        time.sleep(0.01)
+        effects.work()
+        effects.done()
 
 else:
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class EnqueueDecoratedOperator(DecoratedOperator, EnqueueOperator):
     """An EnqueueOperator whose payloads come from the decorated function.
 
-    A retry calls the function again; an index of the list that was enqueued before is not enqueued again.
+    A retry calls the function again; what was enqueued before is not enqueued again, in whatever order.
     """
 
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *EnqueueOperator.template_fields)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
-from airflow.providers.common.compat.sdk import get_hook_lineage_collector
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, get_hook_lineage_collector
 from airflow.sdk import BaseHook
-from redis.exceptions import RedisClusterException, RedisError
-from sqlalchemy import Engine
+from redis.cluster import RedisCluster
+from redis.exceptions import NoPermissionError
+from sqlalchemy import Engine, make_url
 
 from airflow_provider_conquiet.assets.redis_stream import stream_uri
-from airflow_provider_conquiet.hooks.database import application_engine, mask_password
-from airflow_provider_conquiet.hooks.server import Server
+from airflow_provider_conquiet.hooks.database import application_engine, url_of_connection, url_of_extra
+from airflow_provider_conquiet.hooks.server import ConnectionFieldError, Server
+from airflow_provider_conquiet.hooks.server_errors import CONNECT_ERRORS, NoConnectionError, reason_of
 from conquiet import BacklogStats, DbError, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
+from conquiet.masking import mask
 from conquiet.mq import Message, Producer, Topic, TopicError, Topics
 from conquiet.queue import AsyncClient, Client, open_async_client, open_client, peek_backlog
 from conquiet.queue.backlog import COUNT_LIMIT
+from conquiet.queue.scripts import Added
 
 Payload = dict[str, Any]
 
@@ -27,9 +32,12 @@ ONE_DAY_MS = 24 * 3_600_000
 
 
 class RedisStreamsHook(BaseHook):
-    """One connection of type `redis_streams`; its client is opened when first used.
+    """One connection of type `redis_streams`, `redis` or `rediss`; its client is opened when first used.
 
     `close()`, or the end of a `with` block, closes the client, and with it every queue and topic of the hook.
+
+    Args:
+        db_conn_id: the connection of the application's database, instead of the one that it names itself.
     """
 
     conn_name_attr = "redis_streams_conn_id"
@@ -37,9 +45,12 @@ class RedisStreamsHook(BaseHook):
     conn_type = "redis_streams"
     hook_name = "Redis Streams (conquiet)"
 
-    def __init__(self, redis_streams_conn_id: str = default_conn_name) -> None:
+    def __init__(
+        self, redis_streams_conn_id: str = default_conn_name, *, db_conn_id: str | None = None
+    ) -> None:
         super().__init__()
         self.redis_streams_conn_id = redis_streams_conn_id
+        self._db_conn_id = db_conn_id
         self._client: Client | None = None
 
     @cached_property
@@ -53,18 +64,37 @@ class RedisStreamsHook(BaseHook):
         return self.server.url
 
     def get_conn(self) -> Client:
-        """The client of this hook, one for all of its queues."""
+        """The client of this hook, one for all of its queues; it has reached its server.
+
+        Raises:
+            ConnectionFieldError: the connection names no server, or files that are not on this machine.
+            NoConnectionError: the server does not answer, or does not let the client in.
+        """
         if self._client is None:
-            self._client = open_client(self.url)
+            self.server.check_files()
+            try:
+                client = open_client(self.url)
+                if not isinstance(client, RedisCluster):
+                    # Not a PING, which the ACL user may have no right to.
+                    pool = client.connection_pool
+                    pool.release(pool.get_connection())
+            except CONNECT_ERRORS as error:
+                raise NoConnectionError(self.server, reason_of(error, self.server)) from error
+            self._client = client
         return self._client
 
     async def get_async_conn(self) -> AsyncClient:
         """A new asyncio client that the caller closes; asks for the connection without blocking the loop."""
-        return open_async_client((await self.aserver()).url)
+        server = await self.aserver()
+        server.check_files()
+        return open_async_client(server.url)
 
     async def aserver(self) -> Server:
         """As `server`, without blocking the event loop."""
-        connection = await self.aget_connection(self.redis_streams_conn_id)
+        try:
+            connection = await self.aget_connection(self.redis_streams_conn_id)
+        except AirflowNotFoundException as error:
+            raise _not_found(self.redis_streams_conn_id, error) from None
         # Airflow 3.3 and later would block the loop for the plain one, to mask secrets.
         asynchronous = getattr(connection, "aextra_dejson", None)
         extra = connection.extra_dejson if asynchronous is None else await asynchronous()
@@ -101,8 +131,24 @@ class RedisStreamsHook(BaseHook):
             ValueError: the connection names no database, or Airflow's own.
             DbError: the database does not answer.
         """
-        with application_engine(self._db_url, conn_id=self.redis_streams_conn_id) as engine:
+        url = self.database_url
+        if url is None:
+            reason = "names no database; name the connection of the application's database in db_conn_id"
+            raise ConnectionFieldError(self.redis_streams_conn_id, reason)
+        with application_engine(url, conn_id=self._database_conn_id or self.redis_streams_conn_id) as engine:
             yield engine
+
+    @cached_property
+    def database_url(self) -> str | None:
+        """The SQLAlchemy URL of the application's database, with its password; `None` if there is none."""
+        in_extra = url_of_extra(self.redis_streams_conn_id, self._extra)
+        if self._database_conn_id is None:
+            return in_extra
+        if in_extra is not None and self._db_conn_id is None:
+            reason = "has both a db_conn_id and a db_url: one of them must go"
+            raise ConnectionFieldError(self.redis_streams_conn_id, reason)
+        connection = _connection_of(self._database_conn_id)
+        return url_of_connection(connection, connection.extra_dejson)
 
     def enqueue(
         self,
@@ -121,6 +167,21 @@ class RedisStreamsHook(BaseHook):
         self.record_output(stream)
         return ids
 
+    def enqueue_named(
+        self,
+        stream: str,
+        payloads: Sequence[Payload],
+        names: Sequence[str],
+        *,
+        dedupe_id: str,
+        window_ms: int = ONE_DAY_MS,
+    ) -> list[Added]:
+        """Add messages to a stream, each name once under the `dedupe_id`; says of each whether it is new."""
+        writer = StreamWriter(self.get_conn(), stream)
+        added = writer.enqueue_named(payloads, names, dedupe_id=dedupe_id, window_ms=window_ms)
+        self.record_output(stream)
+        return added
+
     def send(
         self,
         topic: str,
@@ -133,14 +194,19 @@ class RedisStreamsHook(BaseHook):
 
         With a `dedupe_id` a message needs a key or a partition: it is unique in its partition.
         """
-        producer = Producer(self.get_conn(), dedupe_window_ms=window_ms)
         if dedupe_id is not None:
             messages = [
                 replace(message, dedupe_id=f"{dedupe_id}:{index}") for index, message in enumerate(messages)
             ]
-        ids = producer.send_many(topic, messages)
+        return [added.entry_id for added in self.send_each(topic, messages, window_ms=window_ms)]
+
+    def send_each(
+        self, topic: str, messages: Sequence[Message], *, window_ms: int = ONE_DAY_MS
+    ) -> list[Added]:
+        """Send messages, each dedupe id once in its partition; returns for each whether it is new."""
+        added = Producer(self.get_conn(), dedupe_window_ms=window_ms).send_each(topic, messages)
         self.record_output(topic)
-        return ids
+        return added
 
     def backlog(self, stream: str, group: str, *, count_limit: int = COUNT_LIMIT) -> BacklogStats:
         """The backlog of a group, as of `peek_backlog`; creates neither stream nor group."""
@@ -155,22 +221,37 @@ class RedisStreamsHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Connect to the server, and to the database if there is one, and describe both."""
         try:
-            info = self.get_conn().info("server")
-            # A cluster client answers for each node, or for one, as its version likes.
-            node = info if "redis_version" in info else next(iter(info.values()))
-            name = "Valkey" if "valkey_version" in node else "Redis"
-            version = node.get("valkey_version") or node["redis_version"]
-            found = f"{name} {version} ({self.server.mode}) answers at {self.server.address}"
-        except (RedisError, RedisClusterException, OSError, ValueError) as error:
-            return False, f"No answer from Redis: {type(error).__name__}: {error}"
-        if not self._extra.get("db_url"):
-            return True, f"{found}. No application database: tasks that drain need db_url"
+            server = self.server
+            info = self._server_info(self.get_conn())
+        except (ConnectionFieldError, NoConnectionError) as error:
+            return False, str(error)
+        except (ValueError, AirflowNotFoundException, *CONNECT_ERRORS) as error:
+            return (
+                False,
+                f"connection {self.redis_streams_conn_id!r}: {type(error).__name__}: {mask(str(error))}",
+            )
+        tls = " by TLS" if server.tls else ""
+        if dict(server.options).get("ssl_cert_reqs") == "none" and server.tls:
+            tls += ", its certificate is not checked"
+        found = f"{info} ({server.mode}) answers at {server.shown}{tls}"
         try:
+            if self.database_url is None:
+                return True, f"{found}. No application database: tasks that drain need db_conn_id"
             with self.engine() as engine:
-                url = engine.url.render_as_string(hide_password=True)
+                url = make_url(engine.url).render_as_string(hide_password=True)
                 return True, f"{found}. The database {url} answers"
-        except (DbError, ValueError) as error:
+        except (DbError, ValueError, AirflowNotFoundException) as error:
             return False, f"{found}, but {error}"
+
+    def _server_info(self, client: Client) -> str:
+        try:
+            info: Any = client.info("server")
+        except NoPermissionError:
+            return "A server that shows its version to others only"
+        # A cluster client answers for each node, or for one, as its version likes.
+        node = info if "redis_version" in info else next(iter(info.values()))
+        name = "Valkey" if "valkey_version" in node else "Redis"
+        return f"{name} {node.get('valkey_version') or node['redis_version']}"
 
     def asset_uri(self, stream: str) -> str:
         """The asset URI of a stream or topic on this server."""
@@ -198,20 +279,32 @@ class RedisStreamsHook(BaseHook):
 
     @cached_property
     def _connection(self) -> Any:
-        return self.get_connection(self.redis_streams_conn_id)
+        return _connection_of(self.redis_streams_conn_id)
 
     @cached_property
-    def _extra(self) -> dict[str, Any]:
-        extra: dict[str, Any] = self._connection.extra_dejson
+    def _extra(self) -> Mapping[str, Any]:
+        extra: Mapping[str, Any] = self._connection.extra_dejson
         return extra
 
     @property
-    def _db_url(self) -> str:
-        db_url = self._extra.get("db_url")
-        if not db_url:
-            raise ValueError(
-                f"connection {self.redis_streams_conn_id!r} names no database; put the application's "
-                "SQLAlchemy URL into its field db_url"
-            )
-        mask_password(db_url)
-        return str(db_url)
+    def _database_conn_id(self) -> str | None:
+        return self._db_conn_id or self._extra.get("db_conn_id") or None
+
+
+def _connection_of(conn_id: str) -> Any:
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise _not_found(conn_id, error) from None
+
+
+def _not_found(conn_id: str, error: Exception) -> Exception:
+    """Airflow takes a variable that it cannot read for a connection that is not there."""
+    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+    if variable not in os.environ:
+        return error
+    return ConnectionFieldError(
+        conn_id,
+        f"cannot be read: the environment variable {variable} is neither a URI nor JSON; in a URI, special "
+        "characters of user and password are percent-encoded (/ is %2F, # is %23, ? is %3F, @ is %40)",
+    )

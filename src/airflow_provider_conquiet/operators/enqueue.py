@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
+from zlib import crc32
 
 from airflow.sdk import BaseOperator
 
 from airflow_provider_conquiet.arguments import failing_at_once, stream_or_topic
+from airflow_provider_conquiet.dedupe_names import DedupeKey, dedupe_names
 from airflow_provider_conquiet.hooks.redis_streams import ONE_DAY_MS, Payload, RedisStreamsHook
+from airflow_provider_conquiet.lineage import Lineage
+from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.reports import Report, enqueue_report, update_outlets
 from airflow_provider_conquiet.task_try import TaskTry, task_span
 from conquiet.mq import Message
+from conquiet.queue.scripts import Added
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
 
 class EnqueueOperator(BaseOperator):
     """Enqueues one payload or many; a retry adds what an earlier try had not added, and nothing twice.
 
-    Messages are known by the task instance and by their index in the list. So a cleared task adds nothing
-    either, unless `dedupe_id` is another one.
+    Messages are known by the task instance and by their content, in whatever order they come. So a cleared
+    task adds nothing either that it has added, unless `dedupe_id` is another one.
 
     Args:
         payload: one message, a dict of JSON values.
@@ -29,7 +35,9 @@ class EnqueueOperator(BaseOperator):
         stream: where to; a group that is created later begins at its start.
         topic: instead of a stream; messages go to the partitions of the topic.
         key_field: with a topic, the field of the payload that is the message's key.
-        dedupe_id: another id than the task instance's; messages with the same id and index are added once.
+        dedupe_id: another id than the task instance's; equal messages with the same id are added once.
+        dedupe_key: what makes two messages the same one: a field of the payload, or a function of it. Without
+            it, all of the content; two equal payloads of one list are two messages then.
         is_deduped: `False` adds on every try.
         dedupe_window_ms: how long an id is remembered.
         redis_streams_conn_id: a connection of type `redis_streams`.
@@ -45,6 +53,10 @@ class EnqueueOperator(BaseOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"payload": "json", "payloads": "json"}
     ui_color = "#e3ebdc"
+    operator_extra_links = (DocumentationLink(),)
+
+    #: What the task did, for OpenLineage.
+    lineage: Lineage | None = None
 
     def __init__(
         self,
@@ -55,6 +67,7 @@ class EnqueueOperator(BaseOperator):
         topic: str | None = None,
         key_field: str | None = None,
         dedupe_id: str | None = None,
+        dedupe_key: DedupeKey | None = None,
         is_deduped: bool = True,
         dedupe_window_ms: int = ONE_DAY_MS,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
@@ -68,9 +81,14 @@ class EnqueueOperator(BaseOperator):
         self.topic = topic
         self.key_field = key_field
         self.dedupe_id = dedupe_id
+        self.dedupe_key = dedupe_key
         self.is_deduped = is_deduped
         self.dedupe_window_ms = dedupe_window_ms
         self.redis_streams_conn_id = redis_streams_conn_id
+
+    def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage | None:
+        """Outputs and counts, for Airflow's OpenLineage provider."""
+        return None if self.lineage is None else self.lineage.facets()
 
     def execute(self, context: Context) -> Report:
         """Enqueue, and return how many and their range of ids."""
@@ -86,28 +104,46 @@ class EnqueueOperator(BaseOperator):
     def enqueue(self, context: Context, payloads: list[Payload]) -> Report:
         """Enqueue these, and report how many and which."""
         kind, name = stream_or_topic(self.stream, self.topic)
-        dedupe: dict[str, Any] = {"dedupe_id": None, "window_ms": self.dedupe_window_ms}
-        if self.is_deduped:
-            dedupe["dedupe_id"] = self.dedupe_id or TaskTry.of_context(context).dedupe_id
+        dedupe_id = (self.dedupe_id or TaskTry.of_context(context).dedupe_id) if self.is_deduped else None
+        names = [] if dedupe_id is None else dedupe_names(payloads, self.dedupe_key)
         with task_span(context), RedisStreamsHook(self.redis_streams_conn_id) as hook:
-            if kind == "stream":
-                ids = hook.enqueue(name, payloads, **dedupe)
+            if kind == "topic":
+                messages = self._messages(payloads, names, dedupe_id, hook.topic(name).partition_count)
+                added = hook.send_each(name, messages, window_ms=self.dedupe_window_ms)
+            elif dedupe_id is None:
+                added = [Added(entry_id, is_new=True) for entry_id in hook.enqueue(name, payloads)]
             else:
-                partition_count, messages = hook.topic(name).partition_count, []
-                for index, payload in enumerate(payloads):
-                    key = None if self.key_field is None else payload.get(self.key_field)
-                    if self.key_field is not None and key is None:
-                        raise ValueError(
-                            f"a payload has no {self.key_field!r}, which is to be its key: {payload!r:.100}"
-                        )
-                    # Without a key any partition may get it, and a retry would not find it there.
-                    partition = index % partition_count if key is None else None
-                    key = None if key is None else str(key)
-                    messages.append(Message(payload=payload, key=key, partition=partition))
-                ids = hook.send(name, messages, **dedupe)
-            report = enqueue_report({kind: name}, ids)
+                options: dict[str, Any] = {"dedupe_id": dedupe_id, "window_ms": self.dedupe_window_ms}
+                added = hook.enqueue_named(name, payloads, names, **options)
+            report = enqueue_report({kind: name}, added)
+            self.log.info("%(added)s messages added, %(already_there)s were already there", report)
             update_outlets(context, self.outlets, hook.asset_uri(name), report)
+            self.lineage = Lineage(outputs={hook.asset_uri(name): report["added"]})
         return report
+
+    def _messages(
+        self, payloads: list[Payload], names: list[str], dedupe_id: str | None, partition_count: int
+    ) -> list[Message]:
+        messages = []
+        for index, payload in enumerate(payloads):
+            key = None if self.key_field is None else payload.get(self.key_field)
+            if self.key_field is not None and key is None:
+                raise ValueError(
+                    f"a payload has no {self.key_field!r}, which is to be its key: {payload!r:.100}"
+                )
+            partition = None
+            if key is None:
+                # Any partition may get it; a retry must find it there.
+                partition = (crc32(names[index].encode()) if names else index) % partition_count
+            messages.append(
+                Message(
+                    payload=payload,
+                    key=None if key is None else str(key),
+                    partition=partition,
+                    dedupe_id=None if dedupe_id is None else f"{dedupe_id}:{names[index]}",
+                )
+            )
+        return messages
 
 
 def payload_list(payloads: object) -> list[Payload]:

@@ -13,12 +13,15 @@ from sqlalchemy import Engine
 from airflow_provider_conquiet.arguments import failing_at_once, optional_number
 from airflow_provider_conquiet.drains import TaskDrain
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.lineage import Lineage
+from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.reports import Report, drain_report, update_outlets
 from airflow_provider_conquiet.task_try import TaskTry, task_span
 from conquiet import DrainLimits, Inbox, load_handler
 from conquiet.consume import Handler
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
 _DEFAULTS = DrainLimits()
@@ -38,7 +41,10 @@ class HandlingOperator(BaseOperator):
         max_failures: how many failed messages fail the task, at once and without retries; `None` for any
             number.
         inbox: skip messages that were handled before; `True`, or the name of the inbox table.
-        redis_streams_conn_id: a connection of type `redis_streams` with a `db_url`.
+        progress_every_s: how often the log shows count, rate, backlog, failures and waits for locks of the
+            database; `None` for begin and report alone.
+        redis_streams_conn_id: a connection of type `redis_streams`, `redis` or `rediss`.
+        db_conn_id: the connection of the application's database, instead of the one that it names.
     """
 
     template_fields: Sequence[str] = (
@@ -48,9 +54,14 @@ class HandlingOperator(BaseOperator):
         "max_duration_s",
         "max_deliveries",
         "redis_streams_conn_id",
+        "db_conn_id",
     )
     ui_color = "#dcebe3"
 
+    operator_extra_links = (DocumentationLink(),)
+
+    #: What the task did, for OpenLineage.
+    lineage: Lineage | None = None
     #: Set from a signal handler, so a plain attribute.
     _is_stopping = False
 
@@ -69,7 +80,9 @@ class HandlingOperator(BaseOperator):
         take_over_dead: bool = _DEFAULTS.take_over_dead,
         batch_size: int = _DEFAULTS.batch_size,
         inbox: bool | str = False,
+        progress_every_s: float | None = 5.0,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
+        db_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -85,7 +98,13 @@ class HandlingOperator(BaseOperator):
         self.take_over_dead = take_over_dead
         self.batch_size = batch_size
         self.inbox = inbox
+        self.progress_every_s = progress_every_s
         self.redis_streams_conn_id = redis_streams_conn_id
+        self.db_conn_id = db_conn_id
+
+    def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage | None:
+        """Inputs and counts, for Airflow's OpenLineage provider."""
+        return None if self.lineage is None else self.lineage.facets()
 
     def on_kill(self) -> None:
         """Finish the message in the handler, and begin no other."""
@@ -113,7 +132,14 @@ class HandlingOperator(BaseOperator):
             should_stop=lambda: self._is_stopping,
         )
         inbox = Inbox(table=self.inbox) if isinstance(self.inbox, str) else Inbox() if self.inbox else None
-        return {"hook": hook, "group": self.group, "limits": limits, "inbox": inbox, "task_try": task_try}
+        return {
+            "hook": hook,
+            "group": self.group,
+            "limits": limits,
+            "inbox": inbox,
+            "task_try": task_try,
+            "progress_every_s": optional_number("progress_every_s", self.progress_every_s, float),
+        }
 
     @contextmanager
     def opened(self, context: Context) -> Iterator[tuple[RedisStreamsHook, Engine]]:
@@ -121,7 +147,8 @@ class HandlingOperator(BaseOperator):
         with ExitStack() as stack:
             stack.enter_context(task_span(context))
             with failing_at_once():
-                hook = stack.enter_context(RedisStreamsHook(self.redis_streams_conn_id))
+                opened = RedisStreamsHook(self.redis_streams_conn_id, db_conn_id=self.db_conn_id)
+                hook = stack.enter_context(opened)
                 engine = stack.enter_context(hook.engine())
             yield hook, engine
 
@@ -135,5 +162,6 @@ class HandlingOperator(BaseOperator):
             hook.record_input(drain.source)
             done = drain.run(handler, engine)
             report = drain_report(done, consumer=task_try.consumer_name, backlog=drain.backlog())
+            self.lineage = Lineage(inputs={hook.asset_uri(drain.source): done.handled})
             update_outlets(context, self.outlets, hook.asset_uri(drain.source), report)
         return report

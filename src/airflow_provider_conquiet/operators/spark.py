@@ -54,7 +54,8 @@ class SparkPublishOperator(SparkSubmitOperator):
         dedupe_id: names the write instead of the task instance.
         is_deduped: `False` publishes on every try.
         secrets: "none" if the driver has its secrets by other means, as from a Kubernetes secret.
-        redis_streams_conn_id: a connection of type `redis_streams`; its `db_url` is the job's database.
+        redis_streams_conn_id: a connection of type `redis_streams`; the database that it names is the job's.
+        db_conn_id: the connection of the job's database, instead of that.
     """
 
     template_fields: Sequence[str] = (
@@ -64,6 +65,7 @@ class SparkPublishOperator(SparkSubmitOperator):
         "to_stream",
         "dedupe_id",
         "redis_streams_conn_id",
+        "db_conn_id",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"options": "json"}
     ui_color = "#f5e3d0"
@@ -81,6 +83,7 @@ class SparkPublishOperator(SparkSubmitOperator):
         conn_id: str = "spark_default",
         deploy_mode: str | None = None,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
+        db_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         for name in ("application", "application_args"):
@@ -98,6 +101,7 @@ class SparkPublishOperator(SparkSubmitOperator):
         self.spark_conn_id = conn_id
         self.deploy_mode = deploy_mode
         self.redis_streams_conn_id = redis_streams_conn_id
+        self.db_conn_id = db_conn_id
         if "{{" not in json.dumps([self.options, to_topic, to_stream], default=str):
             check_arguments(job, self._job_arguments())
 
@@ -106,7 +110,7 @@ class SparkPublishOperator(SparkSubmitOperator):
         report_key = f"conquiet:spark:report:{TaskTry.of_context(context).task_instance}"
         with ExitStack() as stack:
             stack.enter_context(task_span(context))
-            hook = stack.enter_context(RedisStreamsHook(self.redis_streams_conn_id))
+            hook = stack.enter_context(self._streams_hook())
             secrets = stack.enter_context(self._secrets_file(hook))
             with failing_at_once(JobError):
                 self._prepare(context, report_key, secrets)
@@ -127,6 +131,9 @@ class SparkPublishOperator(SparkSubmitOperator):
             hook.record_output(name)
             update_outlets(context, self.outlets, hook.asset_uri(name), report)
             return report
+
+    def _streams_hook(self) -> RedisStreamsHook:
+        return RedisStreamsHook(self.redis_streams_conn_id, db_conn_id=self.db_conn_id)
 
     def _prepare(self, context: Context, report_key: str, secrets: Path | None) -> None:
         options: dict[str, Any] = {"report": f"stream:{report_key}"}
@@ -159,10 +166,9 @@ class SparkPublishOperator(SparkSubmitOperator):
             if hook.server.password:
                 # As it stands in the URL; Airflow masks it only as it was entered.
                 mask_secret(quote(hook.server.password, safe=""))
-            db_url = RedisStreamsHook.get_connection(hook.redis_streams_conn_id).extra_dejson.get("db_url")
-            if db_url:
-                values[DATABASE_URL_VARIABLE] = str(db_url)
-                mask_password(str(db_url))
+            if hook.database_url is not None:
+                mask_password(hook.database_url)
+                values[DATABASE_URL_VARIABLE] = hook.database_url
         # Not by `env_vars`: on YARN and Kubernetes the Spark provider puts those on the command line.
         with tempfile.TemporaryDirectory(prefix="conquiet-spark-") as directory:
             path = Path(directory) / f"{Path(directory).name}.json"

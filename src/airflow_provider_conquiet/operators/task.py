@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_conquiet.arguments import failing_at_once
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.task_try import TaskTry, task_span
 from airflow_provider_conquiet.triggers.task import TaskTrigger, revoke_task
 from conquiet.tasks import PayloadError, TaskApp, TaskFailedError, TaskHandle, TaskStatus, TaskTooLargeError
@@ -51,6 +52,7 @@ class TaskOperator(BaseOperator):
     template_fields: Sequence[str] = ("task", "args", "task_queue", "namespace", "redis_streams_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"args": "json"}
     ui_color = "#e6e1f2"
+    operator_extra_links = (DocumentationLink(),)
 
     #: What a kill revokes.
     _handle: TaskHandle | None = None

@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_conquiet.arguments import failing_at_once, number, stream_or_topic
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.reports import Report
 from conquiet.mq import DeadLetterPolicy, DeadLetters, MqAdmin
 
@@ -35,6 +36,7 @@ class TrimOperator(BaseOperator):
         "redis_streams_conn_id",
     )
     ui_color = "#ebe3dc"
+    operator_extra_links = (DocumentationLink(),)
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 
 from airflow_provider_conquiet.arguments import failing_at_once, stream_or_topic
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
 from airflow_provider_conquiet.triggers.thresholds import Thresholds
 from conquiet.mq import total_backlog
@@ -34,6 +35,7 @@ class BacklogSensor(BaseSensorOperator):
 
     template_fields: Sequence[str] = ("stream", "topic", "group", "redis_streams_conn_id")
     ui_color = "#e3ecf5"
+    operator_extra_links = (DocumentationLink(),)
 
     def __init__(
         self,

@@ -72,7 +72,6 @@ class DrainSensor(HandlingOperator, BaseSensorOperator):
             while total < wanted and left > 0:
                 limits = replace(drain.limits, max_messages=int(min(left, wanted - total)))
                 report = replace(drain, limits=limits).run(handle_and_count, engine)
-                self.log.info("drained: %s", report.to_json())
                 total = counts.total(engine)
                 left -= report.read
                 # What an earlier try had handled was acked and not counted again: there may be more.

@@ -9,6 +9,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider_conquiet.arguments import failing_at_once
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.task_try import TaskTry
 from conquiet import load_handler
 from conquiet.payload import decode_payload
@@ -34,11 +35,15 @@ class MessageSensor(BaseSensorOperator):
     Args:
         match: "package.module:function" of a function from payload to bool, or the function itself.
         equals: instead of `match`, payload fields and the values they must have.
-        start_id: the entry id after which it reads; a time in milliseconds is one too.
+        start_id: the entry id after which it reads; a time in milliseconds is one too, and "0-0" the
+            beginning. Without it, the begin of the run's data interval, or of a run without one the time
+            at which it was to start.
+        group: begin where this consumer group stands, instead: after the last message delivered to it.
     """
 
-    template_fields: Sequence[str] = ("stream", "equals", "start_id", "redis_streams_conn_id")
+    template_fields: Sequence[str] = ("stream", "equals", "start_id", "group", "redis_streams_conn_id")
     ui_color = "#e3ecf5"
+    operator_extra_links = (DocumentationLink(),)
 
     def __init__(
         self,
@@ -46,14 +51,18 @@ class MessageSensor(BaseSensorOperator):
         stream: str,
         match: str | Match | None = None,
         equals: Mapping[str, Any] | None = None,
-        start_id: str = "0-0",
+        start_id: str | None = None,
+        group: str | None = None,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if (match is None) == (equals is None):
             raise ValueError(f"give either match or equals, got match={match!r} and equals={equals!r}")
+        if start_id is not None and group is not None:
+            raise ValueError(f"give either start_id or group, got {start_id!r} and {group!r}")
         self.stream = stream
+        self.group = group
         self.match = match
         self.equals = equals
         self.start_id = start_id
@@ -66,8 +75,8 @@ class MessageSensor(BaseSensorOperator):
         # Another try may have another function to match with: it reads from the beginning.
         try_number = TaskTry.of_context(context).try_number
         is_of_this_try = isinstance(kept, dict) and kept.get("try") == try_number
-        after: str = kept["after"] if is_of_this_try else self.start_id
         with RedisStreamsHook(self.redis_streams_conn_id) as hook:
+            after: str = kept["after"] if is_of_this_try else self._first_after(context, hook)
             with failing_at_once():
                 match = load_handler(self.match) if isinstance(self.match, str) else self.match
                 client = hook.get_conn()
@@ -92,3 +101,12 @@ class MessageSensor(BaseSensorOperator):
         if store is not None:
             store.set(_STATE, {"try": try_number, "after": after})
         return PokeReturnValue(False)
+
+    def _first_after(self, context: Context, hook: RedisStreamsHook) -> str:
+        if self.start_id is not None:
+            return self.start_id
+        if self.group is not None:
+            return hook.backlog(self.stream, self.group).last_delivered_id
+        begin = context.get("data_interval_start") or getattr(context.get("dag_run"), "run_after", None)
+        # Without its sequence number an id is the first of its millisecond, and that one is wanted too.
+        return "0-0" if begin is None else f"{int(begin.timestamp() * 1000) - 1}-{2**64 - 1}"

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any, Unpack
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_conquiet.arguments import stream_or_topic
@@ -20,6 +21,8 @@ from conquiet.queue import AsyncClient
 
 log = logging.getLogger(__name__)
 
+#: A connection that somebody has to create or correct.
+CONNECTION_MISTAKES = (AirflowNotFoundException, ValueError)
 #: While Redis does not answer, it is asked again after 1 s, 2 s, and so on up to this.
 LONGEST_RETRY_S = 30.0
 
@@ -82,7 +85,7 @@ class BacklogTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Ring as the class says; the event has names, counts and an age."""
-        self._client = await RedisStreamsHook(self.redis_streams_conn_id).get_async_conn()
+        self._client = await self._connected()
         quiet_until: float | None = None
         retry_s = 0.0
         try:
@@ -120,6 +123,19 @@ class BacklogTrigger(BaseEventTrigger):
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
+
+    async def _connected(self) -> AsyncClient:
+        """A client; a watcher whose connection is missing or wrong waits for it, a task fails."""
+        retry_s = 0.0
+        while True:
+            try:
+                return await RedisStreamsHook(self.redis_streams_conn_id).get_async_conn()
+            except CONNECTION_MISTAKES as error:
+                if self.ring_again_s is None:
+                    raise
+                retry_s = min(2 * retry_s or 1.0, LONGEST_RETRY_S)
+                log.error("nothing is watched: %s; trying again in %.0f s", error, retry_s)  # noqa: TRY400
+                await asyncio.sleep(retry_s)
 
     async def _backlog(self, client: AsyncClient) -> BacklogStats:
         streams = [self._name] if self._kind == "stream" else await topic_streams_async(client, self._name)

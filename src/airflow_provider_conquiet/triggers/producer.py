@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 from redis.exceptions import RedisError
 
-from airflow_provider_conquiet.triggers.backlog import LONGEST_RETRY_S
+from airflow_provider_conquiet.triggers.backlog import CONNECTION_MISTAKES, LONGEST_RETRY_S
 from airflow_provider_conquiet.triggers.watched_stream import Watch, WatchedStream
 from conquiet import ConquietError, QueueMessage
 from conquiet.queue.batch_size import BATCH_BYTES
@@ -73,9 +73,15 @@ class MessageProducer(SharedStreamProducer):
                     else:
                         self._taken[msg.identity] = received = Received(msg)
                         self._waiting.append(received)
-            except (ConquietError, RedisError, OSError) as error:
+            except (*CONNECTION_MISTAKES, ConquietError, RedisError, OSError) as error:
                 retry_s = min(2 * retry_s or 1.0, LONGEST_RETRY_S)
-                log.warning("%s; trying again in %.0f s", error, retry_s)
+                is_mistake = isinstance(error, CONNECTION_MISTAKES)
+                words = "nothing is watched: " if is_mistake else ""
+                log.log(
+                    logging.ERROR if is_mistake else logging.WARNING,
+                    "%s%s; trying again in %.0f s",
+                    *(words, error, retry_s),
+                )
                 await self._in_thread(self._stream.close)
                 await asyncio.sleep(retry_s)
                 continue

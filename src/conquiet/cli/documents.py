@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from conquiet.masking import mask
 
 if TYPE_CHECKING:
-    from conquiet.mq import DeadLetterRecord
+    from conquiet.mq import DeadLetterRecord, StoredMessage
     from conquiet.mq.look.stats import GroupStats, TopicStats
 
 
@@ -44,3 +45,25 @@ def letter_document(letter: DeadLetterRecord) -> dict[str, Any]:
         "traceback": mask(letter.traceback),
         "raw_fields_base64": raw and [[part.decode() for part in pair] for pair in raw],
     }
+
+
+def message_document(message: StoredMessage) -> dict[str, Any]:
+    """One message as JSON."""
+    return {
+        "id": message.id,
+        "partition": message.partition,
+        "sent_at_ms": message.sent_at_ms,
+        "key": message.key,
+        "headers": message.headers,
+        "payload": message.payload,
+        "problem": message.problem,
+        "fields": message.fields,
+    }
+
+
+def shown_payload(message: StoredMessage, limit: int = 200) -> str:
+    """A payload in one line, or what is wrong with it."""
+    if message.problem is not None:
+        return f"malformed: {message.problem}"[:limit]
+    text = json.dumps(message.payload, ensure_ascii=False)
+    return text if len(text) <= limit else text[:limit] + "…"

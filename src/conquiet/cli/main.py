@@ -23,6 +23,7 @@ from conquiet.cli.commands.drain import drain
 from conquiet.cli.commands.enqueue import enqueue
 from conquiet.cli.commands.groups import create_group, delete_group, list_groups, reset_group
 from conquiet.cli.commands.metrics import serve_metrics
+from conquiet.cli.commands.peek import peek
 from conquiet.cli.commands.pending import pending
 from conquiet.cli.commands.queues import list_queues
 from conquiet.cli.commands.schedule import (
@@ -35,7 +36,9 @@ from conquiet.cli.commands.schedule import (
     next_times,
     show_schedule,
 )
+from conquiet.cli.commands.show import show
 from conquiet.cli.commands.stats import stats
+from conquiet.cli.commands.tail import tail
 from conquiet.cli.commands.task_letters import purge_payloads, purge_tasks, retry_tasks
 from conquiet.cli.commands.tasks import (
     enqueue_task,
@@ -75,6 +78,9 @@ _COMMANDS: dict[str, Command] = {
     "claim-stale": claim_stale,
     "stats": stats,
     "pending": pending,
+    "peek": peek,
+    "show": show,
+    "tail": tail,
     "trim": trim,
     "watch": watch,
     "doctor": doctor,

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from conquiet.cli.exits import ExitCode
-from conquiet.errors import MissingExtraError
-from conquiet.extras import needs_extra
+from conquiet import __version__
 
 
 def main() -> None:
     """Run the tool, or print what it needs."""
+    if sys.argv[1:] == ["--version"]:
+        # Before anything is imported that the other commands need.
+        print(f"conquiet {__version__}")
+        return
+    from conquiet.cli.exits import ExitCode
+    from conquiet.errors import MissingExtraError
+    from conquiet.extras import needs_extra
+
     try:
         with needs_extra("cli", "click", "rich", "typer", part="the command conquiet"):
             from conquiet.cli.main import app

@@ -62,6 +62,8 @@ class Settlement:
     delivery_count: int
     first: str | int | bytes = ""
     second: str | bytes = ""
+    #: Set by the channel: it has a large message in it or in its error, and is settled at once.
+    is_large: bool = field(default=False, compare=False)
     #: Set by the channel: the entry was no longer this consumer's, and nothing was done with it.
     is_refused: bool = False
     #: Set by the channel: the server has answered, so that it must not be settled again.

@@ -239,13 +239,13 @@ def _is_dead(busy: Busy) -> bool:
         return False
     if (place, started) == (own_place, own_started):
         return busy.instance not in _instances
-    pid = int(place.rpartition(":")[2])
     try:
+        pid = int(place.rpartition(":")[2])
         os.kill(pid, 0)
         state, other_started = _state_and_start(pid)
     except ProcessLookupError:
         return True
-    except OSError:
-        # It is there, and not for this user to look at.
+    except (OSError, OverflowError, ValueError, IndexError):
+        # It is there, and not for this user to look at; or what it wrote is no process of this version.
         return False
     return state == "Z" or other_started != started

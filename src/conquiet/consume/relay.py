@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Engine
 
 from conquiet.arguments import check_positive_int
+from conquiet.consume.scripts import publish
 from conquiet.db import DbSession, Outbox, OutboxRow
 from conquiet.db.tables import visible_sql
-from conquiet.queue.connection import Client, add_entries, queue_error, visible_errors
+from conquiet.errors import QueueError
+from conquiet.queue.connection import Client, key_beside, queue_error, run_command, visible_errors
 from conquiet.queue.ends import EndWatch
 from conquiet.queue.replicas import ReplicaWait
 
+_log = logging.getLogger(__name__)
+
+#: For so long after the last call it is known which rows were published and maybe not removed.
+_KNOWN_FOR_MS = 30 * 24 * 3_600_000
+#: Rows that one script publishes: the server does nothing else meanwhile.
+_MOST_AT_A_TIME = 500
+
 
 class OutboxRelay:
-    """Publishes what handlers committed, oldest first, at least once; two relays at a time take turns."""
+    """Publishes what handlers committed, oldest first, each row once; two relays take turns.
+
+    A failover may lose what was published and not replicated, unless there are `min_replicas`.
+    """
 
     def __init__(
         self,
@@ -37,50 +50,83 @@ class OutboxRelay:
         self._client = client
         self._ends = EndWatch(client)
         self._outbox = Outbox() if outbox is None else outbox
+        self._name = self._outbox.name_in(engine)
 
     def relay(self, limit: int = 100) -> int:
         """Publish up to `limit` rows and delete them; returns how many.
 
-        A crash after the publishing and before the commit publishes again. Rows that Redis refuses stay,
-        the others go; then the refusal is raised.
+        A row that was published by a call that did not commit, as after a crash, is not published again: its
+        entry is remembered beside the stream. Rows that Redis refuses stay, the others go; then the refusal
+        is raised.
 
         Raises:
             NotReplicatedError: too few replicas are connected, and nothing was published; or too few have
-                confirmed in time, and what was published will be published again.
+                confirmed in time, and the rows stay until they have.
         """
         check_positive_int("limit", limit)
-        moved = 0
+        moved: list[OutboxRow] = []
         refused: dict[str, tuple[OutboxRow, Exception]] = {}
         with visible_sql("the outbox"), DbSession(self._engine) as session:
             # A refused stream is left out from then on: its rows must neither block the others nor overtake.
-            while moved < limit and (
-                rows := self._outbox.lock_oldest(session, limit - moved, except_of=refused)
+            while len(moved) < limit and (
+                rows := self._outbox.lock_oldest(
+                    session, min(limit - len(moved), _MOST_AT_A_TIME), except_of=refused
+                )
             ):
                 sent, failed = self._publish(rows)
                 self._outbox.remove(session, [row.id for row in sent])
-                moved += len(sent)
+                moved += sent
                 for row, error in failed:
                     refused.setdefault(row.stream, (row, error))
+        self._forget(moved)
         if refused:
             row, error = next(iter(refused.values()))
-            operation = f"relay ({moved} rows moved, refused: {', '.join(map(repr, refused))})"
+            operation = f"relay ({len(moved)} rows moved, refused: {', '.join(map(repr, refused))})"
             raise queue_error(operation, error, stream=row.stream, group=None) from error
-        return moved
+        return len(moved)
 
     def _publish(
         self, rows: Sequence[OutboxRow]
     ) -> tuple[list[OutboxRow], list[tuple[OutboxRow, Exception]]]:
-        streams = {row.stream for row in rows}
-        # First: while a replica is down, each call would publish all of them once more.
-        primaries = self._replicas.before(self._client, streams, connected=True)
-        self._ends.check_before_send(*streams)
+        by_stream = _by_stream(rows)
+        # First: while a replica is down, nothing is to wait for it.
+        primaries = self._replicas.before(self._client, by_stream, connected=True)
+        self._ends.check_before_send(*by_stream)
+        named = [
+            (stream, self._known_key(stream), [(row.name, row.data) for row in some])
+            for stream, some in by_stream.items()
+        ]
         with visible_errors("relay", stream=rows[0].stream, group=None):
-            replies = add_entries(self._client, [(row.stream.encode(), row.data) for row in rows])
-        for row, reply in zip(rows, replies, strict=True):
-            if isinstance(reply, str):
-                self._ends.sent(row.stream, [reply], row.data)
-        added = [reply for reply in replies if isinstance(reply, str)]
-        self._replicas.after(self._client, streams, added, primaries)
-        answered = list(zip(rows, replies, strict=True))
-        failed = [(row, reply) for row, reply in answered if isinstance(reply, Exception)]
-        return [row for row, reply in answered if not isinstance(reply, Exception)], failed
+            replies = publish(self._client, named, _KNOWN_FOR_MS)
+        sent: list[OutboxRow] = []
+        failed: list[tuple[OutboxRow, Exception]] = []
+        ids: list[str] = []
+        for (stream, some), reply in zip(by_stream.items(), replies, strict=True):
+            if isinstance(reply, Exception):
+                failed += [(row, reply) for row in some]
+                continue
+            sent += some
+            ids += reply[0]
+            self._ends.sent(stream, reply[1], some[-1].data if reply[0][-1:] == reply[1][-1:] else None)
+        # Also for what an earlier call has published, and was not confirmed then.
+        self._replicas.after(self._client, by_stream, ids, primaries)
+        return sent, failed
+
+    def _forget(self, rows: Sequence[OutboxRow]) -> None:
+        try:
+            for stream, some in _by_stream(rows).items():
+                names = [row.name for row in some]
+                run_command(self._client, "HDEL", self._known_key(stream), *names, stream=stream, group=None)
+        except QueueError as error:
+            # The rows are gone and their ids are not given again: it costs some memory.
+            _log.warning("what was relayed is remembered for a month: %s", error)
+
+    def _known_key(self, stream: str) -> str:
+        return key_beside(stream, f"once:outbox:{self._name}")
+
+
+def _by_stream(rows: Iterable[OutboxRow]) -> dict[str, list[OutboxRow]]:
+    by_stream: dict[str, list[OutboxRow]] = {}
+    for row in rows:
+        by_stream.setdefault(row.stream, []).append(row)
+    return by_stream

@@ -24,17 +24,21 @@ class Unsettled:
         self._spans = spans
         self._tally = tally
         self._since = 0.0
+        self._has_large = False
         self.settlements: list[Settlement] = []
 
     @property
     def are_overdue(self) -> bool:
-        """Whether the first of them has waited for long enough."""
-        return bool(self.settlements) and time.monotonic() - self._since > _SETTLE_WITHIN_S
+        """Whether the first of them has waited for long enough, or one is large."""
+        if not self.settlements:
+            return False
+        return self._has_large or time.monotonic() - self._since > _SETTLE_WITHIN_S
 
     def add(self, settlement: Settlement) -> None:
         """One more was decided."""
         if not self.settlements:
-            self._since = time.monotonic()
+            self._since, self._has_large = time.monotonic(), False
+        self._has_large = self._has_large or settlement.is_large
         self.settlements.append(settlement)
 
     def settle(self) -> None:

@@ -10,11 +10,12 @@ the inbox row of a message that was not handled.
 from __future__ import annotations
 
 import sqlite3
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, event, text
-from sqlalchemy.engine import ExceptionContext
+from sqlalchemy import Connection, Dialect, event, text
+from sqlalchemy.engine import ExceptionContext, ExecutionContext
 
 from conquiet.db.statements import effect_on_transaction
 from conquiet.errors import DbError
@@ -27,7 +28,7 @@ _MYSQL_UNDOES_ALL = {(1213,), (1206,), (1020,), (1205,)}
 
 _SAVEPOINT = "conquiet_guard"
 
-_watched: WeakSet[Engine] = WeakSet()
+_watched: WeakSet[Dialect] = WeakSet()
 
 
 class TransactionGuard:
@@ -58,14 +59,8 @@ class TransactionGuard:
         Raises:
             DbError: the engine is in AUTOCOMMIT mode, where a rollback undoes nothing.
         """
-        if connection.engine not in _watched:
-            event.listen(connection.engine, "begin", _refuse_intruder)
-            event.listen(connection.engine, "commit", _refuse_commit)
-            event.listen(connection.engine, "before_cursor_execute", _refuse_end)
-            event.listen(connection.engine, "handle_error", _note_undone)
-            _watched.add(connection.engine)
-            # It has begun unwatched: another session could be open on a shared connection.
-            _refuse_intruder(connection)
+        if connection.dialect not in _watched:
+            _watch(connection)
         guard = cls(connection)
         guard._ensure_transaction()
         cls.open[id(guard._dbapi_connection)] = guard
@@ -120,7 +115,7 @@ class TransactionGuard:
             # A driver without this status: in an aborted transaction the server refuses even this.
             self.connection.execute(text("SELECT 1"))
             return False
-        return int(status) == _LIBPQ_IN_ERROR or (self.has_executed and int(status) == _LIBPQ_IDLE)
+        return status == _LIBPQ_IN_ERROR or (self.has_executed and status == _LIBPQ_IDLE)
 
     def _ensure_transaction(self) -> None:
         # With SQLAlchemy's recipe of an explicit BEGIN, or autocommit=False, sqlite3 is in one already.
@@ -153,13 +148,34 @@ def roll_back(connection: Connection) -> None:
         connection.invalidate(error)
 
 
-def _guard_of(connection: Connection) -> TransactionGuard | None:
-    return TransactionGuard.open.get(id(connection.connection.dbapi_connection))
+def _watch(connection: Connection) -> None:
+    """Have all users of the engine, whatever options they set on it, asked before they do what could harm."""
+    dialect = connection.dialect
+    _refuse_intruder(connection.connection)
+    # Not the events of these names: with one of them on an engine its statements take a quarter longer.
+    for name, check in (("do_begin", _refuse_intruder), ("do_commit", _refuse_commit)):
+        setattr(dialect, name, _checked(check, getattr(dialect, name)))
+    for name in ("do_execute", "do_executemany"):
+        event.listen(dialect, name, _refuse_end)
+    event.listen(dialect, "do_execute_no_params", _refuse_end_without_parameters)
+    event.listen(dialect, "handle_error", _note_undone)
+    _watched.add(dialect)
 
 
-def _refuse_intruder(connection: Connection) -> None:
-    guard = _guard_of(connection)
-    if guard is not None and guard.connection is not connection:
+def _checked(check: Callable[[Any], None], action: Callable[[Any], None]) -> Callable[[Any], None]:
+    def check_and_do(pooled: Any) -> None:
+        # Quick where nobody handles a message at this moment, as before its own begin and commit.
+        if TransactionGuard.open:
+            check(pooled)
+        action(pooled)
+
+    return check_and_do
+
+
+def _refuse_intruder(pooled: Any) -> None:
+    guard = TransactionGuard.open.get(id(pooled.dbapi_connection))
+    # Its own connection begins only when nothing is begun: its handler has ended the message's transaction.
+    if guard is not None and guard.connection.get_transaction() is not None:
         # What it does from now on, even a reset by its pool, happens in the message's transaction.
         guard.is_undone = True
         raise DbError(
@@ -168,17 +184,24 @@ def _refuse_intruder(connection: Connection) -> None:
         )
 
 
-def _refuse_commit(connection: Connection) -> None:
-    if _guard_of(connection) is not None:
+def _refuse_commit(pooled: Any) -> None:
+    if id(pooled.dbapi_connection) in TransactionGuard.open:
         raise DbError("a handler must not commit: its DbSession does, when the handler returns")
 
 
-def _refuse_end(connection: Connection, _cursor: object, statement: str, *_rest: object) -> None:
-    guard = _guard_of(connection)
+def _refuse_end_without_parameters(cursor: Any, statement: str, context: ExecutionContext) -> None:
+    _refuse_end(cursor, statement, None, context)
+
+
+def _refuse_end(_cursor: Any, statement: str, _parameters: Any, context: ExecutionContext) -> None:
+    if not TransactionGuard.open:
+        return
+    connection = context.root_connection
+    guard = TransactionGuard.open.get(id(connection.connection.dbapi_connection))
     if guard is None:
         return
     guard.has_executed = True
-    effect = effect_on_transaction(statement, connection.dialect.name)
+    effect = effect_on_transaction(statement, context.dialect.name)
     if effect is None:
         return
     if effect == "controls":
@@ -196,7 +219,7 @@ def _note_undone(context: ExceptionContext) -> None:
     connection, error = context.connection, context.original_exception
     if connection is None or context.is_disconnect:
         return
-    guard = _guard_of(connection)
+    guard = TransactionGuard.open.get(id(connection.connection.dbapi_connection))
     is_mysql = context.dialect.name in ("mysql", "mariadb")
     if guard is not None and is_mysql and error.args[:1] in _MYSQL_UNDOES_ALL:
         guard.is_undone = True

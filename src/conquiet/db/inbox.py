@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, Text, delete, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from conquiet.arguments import check_positive_int
+from conquiet.db.driver_statement import DriverStatement
 from conquiet.db.insert_new import insert_new
-from conquiet.db.lock_timeout import insert_within, lock_timeout
+from conquiet.db.lock_timeout import insert_within, insert_within_on_mariadb, lock_timeout
 from conquiet.db.outage_codes import is_lock_timeout
 from conquiet.db.session import DbSession
 from conquiet.db.tables import (
@@ -81,8 +82,9 @@ class Inbox:
             Column("handled_at_ms", BigInteger, nullable=False, index=True),
             **MYSQL_OPTIONS,
         )
-        self._insert = insert(self._table)
-        self._insert_within = insert_within(self._table)
+        self._insert = DriverStatement(insert(self._table))
+        self._insert_within = DriverStatement(insert_within(self._table))
+        self._insert_on_mariadb = DriverStatement(insert_within_on_mariadb(self._table, lock_timeout_s))
 
     def create_table(self, engine: Engine) -> None:
         """Create the table unless it exists; `run` and `drain` call it before their first message."""
@@ -92,14 +94,15 @@ class Inbox:
         """Write the row, as the first statement of the transaction; `None` if it existed before.
 
         While another worker handles the same message this waits for its end, no longer than `lock_timeout_s`;
-        the first attempt on MySQL and MariaDB for their `innodb_lock_wait_timeout`. After `None` the
-        transaction must be left by an exception. Returns the name of this delivery, for `take_back`.
+        the first attempt on MySQL for its `innodb_lock_wait_timeout`. After `None` the transaction must be
+        left by an exception. Returns the name of this delivery, for `take_back`.
 
         Raises:
             InboxRowLockedError: the other transaction has not ended in time.
         """
-        delivery = uuid.uuid4().hex
-        row = {
+        delivery = os.urandom(16).hex()
+        connection = session.connection
+        row: dict[str, Any] = {
             "message_key": self._key(msg),
             "namespace": self.namespace,
             "stream": msg.stream,
@@ -109,16 +112,18 @@ class Inbox:
             "handled_at_ms": now_ms(),
         }
         try:
-            if session.connection.dialect.name == "postgresql":
+            if connection.dialect.name == "postgresql":
                 # Without a lock timeout it would wait for ever for a worker that is frozen.
-                waits = {"lock_timeout": f"{self.lock_timeout_s}s"}
-                session.execute(self._insert_within, row | waits).scalar_one()
+                row["lock_timeout"] = f"{self.lock_timeout_s}s"
+                self._insert_within.execute(connection, row)
+            elif getattr(connection.dialect, "is_mariadb", False):
+                self._insert_on_mariadb.execute(connection, row)
             elif msg.attempt > 1:
                 with lock_timeout(session, self.lock_timeout_s):
-                    session.execute(self._insert, row)
+                    self._insert.execute(connection, row)
             else:
-                # Others have a lock timeout of their own; a shorter one costs round trips.
-                session.execute(self._insert, row)
+                # MySQL and SQLite have a lock timeout of their own; a shorter one costs round trips.
+                self._insert.execute(connection, row)
         except IntegrityError:
             return None
         except DBAPIError as error:
@@ -136,7 +141,7 @@ class Inbox:
 
         The second of two copies of one message counts as handled, by the first one's handling.
         """
-        delivery, handled_at_ms = uuid.uuid4().hex, now_ms()
+        delivery, handled_at_ms = os.urandom(16).hex(), now_ms()
         messages_by_key: dict[str, Identified] = {}
         for msg in messages:
             messages_by_key.setdefault(self._key(msg), msg)
@@ -175,6 +180,13 @@ class Inbox:
         key = self._table.c.message_key
         statement = select(key).where(key == self._key(msg))
         return session.scalar(statement) is not None
+
+    def recorded_id(self, session: DbSession, msg: Identified) -> str | None:
+        """The entry id that the message's row has; `None` without a row."""
+        columns = self._table.c
+        statement = select(columns.entry_id).where(columns.message_key == self._key(msg))
+        entry_id: str | None = session.scalar(statement)
+        return entry_id
 
     def purge(self, engine: Engine, older_than: timedelta) -> int:
         """Delete rows of messages handled longer ago than `older_than`; returns how many.

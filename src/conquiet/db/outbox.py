@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 from sqlalchemy import (
     BigInteger,
@@ -24,7 +25,14 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 
 from conquiet.arguments import check_name
 from conquiet.db.session import DbSession
-from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, now_ms, visible_sql
+from conquiet.db.tables import (
+    MYSQL_OPTIONS,
+    check_table_name,
+    create_table,
+    digest_of,
+    now_ms,
+    visible_sql,
+)
 from conquiet.payload import Payload, encode_payload
 from conquiet.tracing import active_traces
 
@@ -39,6 +47,12 @@ class OutboxRow:
     id: int
     stream: str
     data: bytes
+    created_at_ms: int
+
+    @property
+    def name(self) -> str:
+        """By which a relay knows that it was published; a database that was reset may give an id again."""
+        return f"{self.id}:{self.created_at_ms}:{crc32(self.data):x}"
 
 
 class Outbox:
@@ -46,6 +60,7 @@ class Outbox:
 
     def __init__(self, *, table: str = "conquiet_outbox") -> None:
         check_table_name(table)
+        self.table = table
         self._table = Table(
             table,
             MetaData(),
@@ -57,6 +72,10 @@ class Outbox:
             **MYSQL_OPTIONS,
         )
         self._insert = insert(self._table)
+
+    def name_in(self, engine: Engine) -> str:
+        """By which a relay knows this outbox from those of other databases."""
+        return digest_of(engine.url.render_as_string(hide_password=True), self.table)[:16]
 
     def create_table(self, engine: Engine) -> None:
         """Create the table unless it exists; do it once, before the first handler that uses it."""
@@ -100,10 +119,10 @@ class Outbox:
             size += row.length
         if not ids:
             return []
-        statement = select(columns.id, columns.stream, columns.data).where(columns.id.in_(ids))
+        found = select(columns.id, columns.stream, columns.data, columns.created_at_ms)
         # Locked once more, else MySQL would show what was there when the transaction began.
-        rows = session.execute(statement.order_by(columns.id).with_for_update())
-        return [OutboxRow(row.id, row.stream, row.data.encode()) for row in rows]
+        rows = session.execute(found.where(columns.id.in_(ids)).order_by(columns.id).with_for_update())
+        return [OutboxRow(row.id, row.stream, row.data.encode(), row.created_at_ms) for row in rows]
 
     def remove(self, session: DbSession, ids: Sequence[int]) -> None:
         if ids:

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
+_ENDS = ": the transaction is committed when the handler returns, and rolled back when it raises"
+_OF_ORM = ": `session.orm` is an ORM session in the same transaction"
+#: What a handler may be used to from another library, and what it does here.
+_REMEDIES = {
+    **dict.fromkeys(("commit", "rollback", "begin", "close"), _ENDS),
+    **dict.fromkeys(
+        ("add", "add_all", "delete", "flush", "get", "merge", "query", "refresh", "begin_nested"), _OF_ORM
+    ),
+}
+
 
 class DbSession:
     """One transaction, from the start of a `with` block to its end; never used again after it.
@@ -77,6 +87,12 @@ class DbSession:
     def scalars(self, statement: Executable, parameters: Row | None = None) -> ScalarResult[Any]:
         """Run one statement and return the first column of each row."""
         return self.connection.scalars(statement, parameters)
+
+    if not TYPE_CHECKING:
+        # For a checker every name would be there.
+        def __getattr__(self, name: str) -> Any:
+            remedy = _REMEDIES.get(name, "")
+            raise AttributeError(f"a DbSession has no {name}{remedy}", name=name, obj=self)
 
     def __enter__(self) -> Self:
         if self._is_used:

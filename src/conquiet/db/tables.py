@@ -32,7 +32,7 @@ def check_table_name(name: str) -> None:
 def digest_of(*names: str) -> str:
     """Names as a key: they may be longer than an index allows, and databases differ in comparing text."""
     # Lengths first, so that ("a:b", "c") and ("a", "b:c") differ.
-    return hashlib.sha256("".join(f"{len(name)}:{name}" for name in names).encode()).hexdigest()
+    return hashlib.sha256("".join([f"{len(name)}:{name}" for name in names]).encode()).hexdigest()
 
 
 def now_ms() -> int:

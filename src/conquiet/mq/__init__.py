@@ -14,6 +14,7 @@ from conquiet.mq.envelope import Envelope, MqMessage
 from conquiet.mq.look.admin import MqAdmin
 from conquiet.mq.look.collector import MqCollector
 from conquiet.mq.look.delayed import DelayedMessage
+from conquiet.mq.look.messages import GroupPlace, MessageBrowser, MessagePage, MessageQuery, StoredMessage
 from conquiet.mq.look.stats import total_backlog
 from conquiet.mq.own.retry import RetryPolicy
 from conquiet.mq.policies import DeadLetterPolicy, TopicPolicies
@@ -56,9 +57,13 @@ __all__ = [
     "DeadLetters",
     "DelayedMessage",
     "Envelope",
+    "GroupPlace",
     "HashPartitioner",
     "LeaseLostError",
     "Message",
+    "MessageBrowser",
+    "MessagePage",
+    "MessageQuery",
     "MqAdmin",
     "MqCollector",
     "MqMessage",
@@ -70,6 +75,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "RoundRobinPartitioner",
+    "StoredMessage",
     "Topic",
     "TopicError",
     "TopicPolicies",

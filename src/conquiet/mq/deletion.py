@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from conquiet.mq.scripts import ScriptTopic, delete_partitions
 from conquiet.queue.connection import drains_key, execute, visible_errors
+from conquiet.queue.ends import end_mark
 
 
 def delete_keys(topic: ScriptTopic, partitions: Iterable[int]) -> None:
@@ -39,7 +40,7 @@ def _keys_of(topic: ScriptTopic, partitions: Iterable[int], groups: Iterable[byt
         stream = keys.stream(partition)
         found |= {keys.dead_letters(partition), keys.replayed(partition), keys.end(partition)}
         # Of drains of the partition's stream.
-        found.add(dead_letter_stream(stream))
+        found |= {dead_letter_stream(stream), end_mark(stream)}
         found |= {keys.delayed(partition), keys.delayed_items(partition)}
         found |= {keys.deduped(partition), keys.deduped_until(partition)}
         for group in _names(groups):

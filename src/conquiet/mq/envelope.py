@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import Any, Self
 
 from conquiet.payload import Payload, decode_payload, encode_payload, encode_text
@@ -163,10 +163,12 @@ class Envelope:
         return replace(self, **changes)
 
 
-# As little frozen as its envelope, for the same reason; nothing of it is for a handler to change.
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MqMessage:
-    """One delivery of one message to one group."""
+    """One delivery of one message to one group.
+
+    What a handler changes in its payload, headers or envelope is in no retry, copy or dead letter of it.
+    """
 
     topic: str
     group: str
@@ -186,6 +188,13 @@ class MqMessage:
     failure: bytes = field(default=b"", repr=False, compare=False)
     #: Whether Redis has counted this delivery; else it does so when the handler begins.
     is_counted: bool = field(default=True, repr=False, compare=False)
+    #: Of the envelope, in which a handler may change them: when it was sent, or 0, and its id, or empty.
+    sent_ms: int = field(default=0, repr=False, compare=False)
+    sent_id: str = field(default="", repr=False, compare=False)
+
+    def count(self) -> None:
+        """Redis counts this delivery now."""
+        object.__setattr__(self, "is_counted", True)
 
     @property
     def source(self) -> QueueMessage:
@@ -204,10 +213,19 @@ class MqMessage:
         return replace(self, envelope=envelope)
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether its content is in memory."""
+        return bool(self.data)
+
+    def unloaded(self) -> MqMessage:
+        """The message without its payload, which the stream still has."""
+        return replace(self, data=b"", envelope=replace(self.envelope, payload={}))
+
+    @property
     def identity(self) -> tuple[str, str]:
         """By which the inbox knows it: the topic and its envelope's id, the same for every copy of it."""
-        if self.envelope.id:
-            return self.topic, self.envelope.id
+        if self.sent_id:
+            return self.topic, self.sent_id
         # What the plain queue has added has no envelope.
         return QueueMessage(self.stream, self.group, self.id, {}, data=self.data).identity
 
@@ -227,6 +245,16 @@ class MqMessage:
     @property
     def headers(self) -> Mapping[str, str]:
         return self.envelope.headers
+
+
+#: Its fields, not frozen: one is made for every message, and a frozen dataclass sets each field by a call of
+#: its own, which takes twice as long. What was made becomes a message by its `__class__`.
+MessageDraft = make_dataclass(
+    "MessageDraft",
+    [(one.name, one.type, field(default=one.default)) for one in fields(MqMessage)],
+    slots=True,
+    kw_only=True,
+)
 
 
 def check_envelope(data: Payload, *, bare_stream: str | None = None) -> None:

@@ -36,6 +36,11 @@ class RegistryKeys:
         """Set: the names of all topics."""
         return f"{self._prefix}:topics:registry"
 
+    @property
+    def deleted(self) -> str:
+        """Sorted set: the streams of topics that were deleted lately; checks of streams' ends read it."""
+        return f"{self._prefix}:topics:deleted"
+
     def meta(self, topic: str) -> str:
         """Hash: what a topic is."""
         return f"{self._prefix}:topic:{topic}:meta"

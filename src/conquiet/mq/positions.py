@@ -45,5 +45,10 @@ class Position:
         is_behind = self.partition is not None and partition > self.partition
         return self.entry_id if is_behind else f"({self.entry_id}"
 
+    def end_in(self, partition: int) -> str:
+        """Where XREVRANGE goes on in a partition, before this position."""
+        is_before = self.partition is not None and partition < self.partition
+        return self.entry_id if is_before else f"({self.entry_id}"
+
     def __str__(self) -> str:
         return f"{self.entry_id}@{self.partition}"

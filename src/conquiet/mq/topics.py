@@ -13,6 +13,7 @@ from redis.exceptions import NoPermissionError
 
 from conquiet.arguments import check_positive_int
 from conquiet.errors import QueueError, TopicError
+from conquiet.masking import shown
 from conquiet.mq.deletion import delete_keys
 from conquiet.mq.keys import Layout, RegistryKeys, TopicKeys, check_topic_part
 from conquiet.mq.policies import TopicPolicies
@@ -20,6 +21,7 @@ from conquiet.mq.scripts import begin_delete, create_topic, set_policies
 from conquiet.queue.connection import (
     Client,
     as_text,
+    check_client,
     execute,
     forget_connections,
     open_client,
@@ -32,6 +34,8 @@ from conquiet.settings import Settings
 _META = ("partitionCount", "layout", "createdAt", "updatedAt", "policies", "schemaVersion")
 #: Of a topic's meta; without a mark it is 1. A later one means that this version would misread the topic.
 _META_VERSION = 1
+#: No server holds the keys of as many.
+_MOST_PARTITIONS = 1_000_000
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +79,7 @@ class Topics:
     """The registry of one server or cluster."""
 
     def __init__(self, client: Client) -> None:
+        check_client(client)
         self._client = client
         self._is_cluster = isinstance(client, RedisCluster)
         self._keys = RegistryKeys(self._is_cluster)
@@ -148,6 +153,8 @@ class Topics:
             return Topic(client=self._client, name=name, partition_count=1, layout="bare_stream")
         try:
             count, layout, created_at, updated_at, policies, version = reply
+            if not 1 <= int(count) <= _MOST_PARTITIONS:
+                raise ValueError("it has no such number of partitions")  # noqa: TRY301 -- as what int() raises
             return Topic(
                 client=self._client,
                 name=name,
@@ -239,7 +246,11 @@ class Topics:
 
 def name_of(topic: Topic | str) -> str:
     """The name of a topic that was given as such or by its name."""
-    return topic.name if isinstance(topic, Topic) else topic
+    if isinstance(topic, Topic):
+        return topic.name
+    if not isinstance(topic, str):
+        raise TypeError(f"topic must be a Topic or the name of one, got {shown(topic)}")
+    return topic
 
 
 def topic_of(topic: Topic | str) -> Topic:
@@ -251,6 +262,7 @@ def topic_of(topic: Topic | str) -> Topic:
     """
     if isinstance(topic, Topic):
         return topic
+    topic = name_of(topic)
     url = Settings.load().redis_url
     hint = f"the settings name {url}: set CONQUIET_REDIS_URL, or redis_url in conquiet.toml, or give a Topic"
     try:
@@ -259,7 +271,7 @@ def topic_of(topic: Topic | str) -> Topic:
         return Topics(client).open_existing(topic)
     except QueueError as error:
         reason = f"{error.__cause__}; {hint}"
-        raise QueueError("open", stream=topic, group=None, reason=reason) from error.__cause__
+        raise type(error)("open", stream=topic, group=None, reason=reason) from error.__cause__
     except TopicError as error:
         raise TopicError(topic, f"is not there: neither a topic nor a stream; {hint}") from error
 

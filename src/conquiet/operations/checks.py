@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 
 from conquiet.mq.look.stats import dead_consumers
 from conquiet.operations.database import DatabaseFacts, check_database
 from conquiet.operations.facts import GroupFacts, ServerFacts, TopicFacts
-from conquiet.operations.findings import Finding, Level
+from conquiet.operations.findings import Finding, Level, loss_finding
 from conquiet.operations.queues import QueueFacts, check_queue
-from conquiet.queue.losses import Loss
 
 _LEVELS: tuple[Level, ...] = ("ok", "note", "warning", "error")
 _OLDEST_SERVER = (6, 2)
@@ -162,7 +160,7 @@ def check_topic(topic: TopicFacts) -> Iterator[Finding]:
         to_do = f"conquiet dlq list {topic.name}; then dlq replay or dlq purge."
         yield Finding("warning", "dead-letters", topic.name, text, to_do)
     for loss in topic.losses:
-        yield _lost(topic, loss)
+        yield loss_finding(topic.name, loss)
     if not topic.groups and topic.length:
         text = f"{topic.length} messages and no group: no consumer reads them"
         to_do = "Start a consumer; a new group begins with the first message."
@@ -215,20 +213,6 @@ def check_group(topic: TopicFacts, group: GroupFacts) -> Iterator[Finding]:
     if len(empty) >= _MANY_EMPTY_CONSUMERS:
         text = f"{len(empty)} consumers have ended, and the group still knows them"
         yield Finding("note", "consumers", subject, text, f"conquiet consumers prune {options}")
-
-
-def _lost(topic: TopicFacts, loss: Loss) -> Finding:
-    seen_at = datetime.fromtimestamp(loss.seen_at_ms / 1000, UTC).isoformat(timespec="seconds")
-    which = "the" if loss.is_exact else "some of the"
-    text = (
-        f"{which} entries behind {loss.after} up to {loss.last} of stream {loss.stream} were lost, as in a "
-        f"failover: at least {loss.count}, seen at {seen_at} by {loss.seen_by}"
-    )
-    to_do = (
-        "Send them again; the logs of their producers name their ids. Then DEL the record, "
-        f"{loss.mark}. min_replicas=1 prevents such losses."
-    )
-    return Finding("error", "loss", topic.name, text, to_do)
 
 
 def _number(value: object) -> int:

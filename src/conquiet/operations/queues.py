@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoPermissionError
 
 from conquiet.errors import QueueError
-from conquiet.operations.findings import Finding, Level
+from conquiet.operations.findings import Finding, Level, loss_finding
 from conquiet.queue import Client, ConsumerBacklog
 from conquiet.queue.connection import as_text, run_command
+from conquiet.queue.losses import Loss, losses_of
 
 if TYPE_CHECKING:
     from conquiet.tasks.keys import QueueKeys
@@ -44,6 +45,7 @@ class QueueFacts:
     dead_consumers: tuple[ConsumerBacklog, ...] = ()
     #: Tasks of canvases that ended over a minute ago, and what is to follow was not done; up to about 100.
     left_follow_ups: int = 0
+    losses: tuple[Loss, ...] = ()
 
     @property
     def unfinished(self) -> int:
@@ -97,12 +99,15 @@ def queue_facts(client: Client, name: str, *, namespace: str = "tasks") -> Queue
         consumers=stats.consumers,
         dead_consumers=_dead_consumers(client, keys, streams, now_ms),
         left_follow_ups=_left_follow_ups(client, keys),
+        losses=_losses(client, keys),
     )
 
 
 def check_queue(queue: QueueFacts) -> Iterator[Finding]:
     """Is it read, does every task get on, and are there dead letters?"""
     name, subject = queue.name, f"queue {queue.name}"
+    for loss in queue.losses:
+        yield loss_finding(subject, loss)
     if queue.dead_letters:
         text = f"{queue.dead_letters} tasks are dead letters, neither retried nor purged"
         to_do = f"conquiet tasks list --queue {name} --where dead_lettered; then tasks retry or tasks purge."
@@ -152,6 +157,15 @@ def _dead_consumers(
                     idle_ms=min(consumer["idle"], before.idle_ms) if before else consumer["idle"],
                 )
     return tuple(found[name] for name in sorted(found))
+
+
+def _losses(client: Client, keys: QueueKeys) -> tuple[Loss, ...]:
+    marks = zip(keys.streams, keys.ends, strict=True)
+    return tuple(
+        loss
+        for stream, mark in marks
+        for loss in losses_of(stream, mark, _call(client, "HGETALL", mark, keys=keys))
+    )
 
 
 def _left_follow_ups(client: Client, keys: QueueKeys) -> int:

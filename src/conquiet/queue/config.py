@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass
 
 from conquiet.arguments import check_name, check_positive_int
+from conquiet.masking import shown
 from conquiet.queue.replicas import ReplicaWait
 
 #: How long a message is idle before it counts as stale, unless a config says otherwise.
@@ -42,6 +43,12 @@ class QueueConfig:
         for name in ("block_ms", "max_read_count", "claim_idle_ms"):
             check_positive_int(name, getattr(self, name))
         ReplicaWait(self.min_replicas, self.replica_timeout_ms)
+
+
+def check_config(config: object) -> None:
+    """Refuse what is no config, as arguments in the wrong order."""
+    if not isinstance(config, QueueConfig):
+        raise TypeError(f"config must be a QueueConfig, got {shown(config)}")
 
 
 def unique_consumer_name(prefix: str = "") -> str:

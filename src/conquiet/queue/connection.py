@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
 import redis
 import redis.asyncio
@@ -17,9 +18,10 @@ from redis.exceptions import RedisClusterException, RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from conquiet.errors import QueueError
-from conquiet.masking import remember_secret, remember_url, scrub, scrubbed
-from conquiet.queue.pool import POOL
+from conquiet.errors import NoConnectionError, QueueError
+from conquiet.masking import remember_secret, remember_url, scrub, scrubbed, shown
+from conquiet.queue.no_connection import why_no_connection
+from conquiet.queue.pool import POOL, LeanPool
 
 Client = redis.Redis | RedisCluster
 AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
@@ -52,6 +54,11 @@ def queue_error(operation: str, cause: Exception, *, stream: str, group: str | N
     """The `QueueError` for a redis-py error; the error itself is masked too, as its cause."""
     scrub(cause)
     reason = f"{type(cause).__name__}: {cause}"
+    no_connection = why_no_connection(cause)
+    if no_connection is not None:
+        return NoConnectionError(
+            operation, stream=stream, group=group, reason=f"{no_connection.value} ({reason})"
+        )
     # Of a script the error has another class.
     if "used memory > 'maxmemory'" in reason:
         reason += " The server is full: drain and trim its streams, or raise its maxmemory"
@@ -109,22 +116,6 @@ def drains_key(stream: str, group: str) -> str:
     return key_beside(stream, f"drains:{group}")
 
 
-def add_entries(
-    client: Client, entries: Iterable[tuple[bytes, bytes]], *options: str
-) -> list[str | Exception | None]:
-    """Add encoded payloads to their streams in order, in one round trip; an id or an error for each.
-
-    Args:
-        options: of XADD; with NOMKSTREAM, `None` is for an entry whose stream is not there.
-    """
-    pipeline = client.pipeline(transaction=False)
-    for stream, data in entries:
-        pipeline.execute_command("XADD", stream, *options, "*", "data", data)
-    with in_step(client):
-        replies: list[bytes | str | Exception | None] = pipeline.execute(raise_on_error=False)
-    return [reply.decode() if isinstance(reply, bytes) else reply for reply in replies]
-
-
 @scrubbed()
 def open_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Client:
     """Open a client that never retries by itself and whose socket outlasts a read of `block_ms`.
@@ -144,6 +135,23 @@ def open_async_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Asy
     kinds = (redis.asyncio.Redis.from_url, redis.asyncio.RedisCluster.from_url, AsyncSentinel)
     client: AsyncClient = _open(url, block_ms, options, *kinds)
     return client
+
+
+def close_client(client: Client) -> None:
+    """Close a client for good: redis-py would open a new connection with the next call."""
+    client.close()
+    if isinstance(client, redis.Redis) and isinstance(client.connection_pool, LeanPool):
+        client.connection_pool.is_closed = True
+
+
+def check_client(client: object) -> None:
+    """Refuse what is no client for plain calls."""
+    if isinstance(client, Client):
+        return
+    if isinstance(client, redis.asyncio.Redis | redis.asyncio.RedisCluster):
+        raise TypeError("client must be a redis.Redis or RedisCluster, not one of redis.asyncio")
+    of_url = "; `open_client(url)` makes one" if isinstance(client, str) else ""
+    raise TypeError(f"client must be a redis.Redis or RedisCluster, got {shown(client)}{of_url}")
 
 
 def unparsed_view(client: Client) -> Client:
@@ -212,6 +220,9 @@ def _open_single(url: str, *, single_connection_client: bool = False, **options:
 
 def _open(url: str, block_ms: int, options: dict[str, Any], single: Any, cluster: Any, sentinel: Any) -> Any:
     parts = _split(url, options)
+    if parts.scheme.partition("+")[0] in ("redis", "rediss"):
+        _check_database(parts)
+    _check_files({**options, **dict(parse_qsl(parts.query))})
     options = {"socket_timeout": block_ms / 1000 + 5, **options}
     match parts.scheme:
         case "redis" | "rediss" | "unix":
@@ -222,12 +233,14 @@ def _open(url: str, block_ms: int, options: dict[str, Any], single: Any, cluster
         case "redis+sentinel" | "rediss+sentinel":
             service, arguments = _sentinel_arguments(parts, options)
             return sentinel(**arguments).master_for(service)
-    raise ValueError(
-        f"url must start with {_SCHEMES}, got {parts.scheme + '://…' if parts.scheme else 'no scheme'}"
-    )
+    got = f"{parts.scheme}://…" if "://" in url else "none; write redis://HOST:PORT/0"
+    raise ValueError(f"url must start with {_SCHEMES}, got {got}")
 
 
 def _split(url: str, options: Mapping[str, Any]) -> SplitResult:
+    if not isinstance(url, str):
+        of_none = ": is the variable set that it comes from?" if url is None else ""
+        raise TypeError(f"url must be a str, as 'redis://127.0.0.1:6379/0', not {shown(url)}{of_none}")
     remember_url(url)
     for name in ("password", "sentinel_password"):
         remember_secret(options.get(name))
@@ -254,6 +267,22 @@ def _is_cut_short(parts: SplitResult) -> bool:
             _ = urlsplit(f"//{address}").port  # ValueError, if that is not a number
     has_bare_argument = any("=" not in argument for argument in parts.query.split("&") if parts.query)
     return is_cut or has_bare_argument or bool(parts.fragment)
+
+
+def _check_database(parts: SplitResult) -> None:
+    database = parts.path.strip("/")
+    if "sentinel" in parts.scheme:
+        database = database.partition("/")[2]
+    # redis-py takes what is no number for database 0.
+    if database and not database.isdecimal():
+        raise ValueError(f"the number of the database in the url must be a number, got {database!r}")
+
+
+def _check_files(options: Mapping[str, Any]) -> None:
+    # Else the first command fails with a "No such file" that does not say which.
+    for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
+        if options.get(name) and not Path(options[name]).exists():
+            raise ValueError(f"{name}: there is no {options[name]}")
 
 
 def _sentinel_arguments(parts: SplitResult, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -10,11 +10,12 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from hashlib import sha1
-from typing import Literal
 
 import redis
+from redis.cluster import RedisCluster
+from redis.exceptions import NoPermissionError
 
-from conquiet.queue.connection import REDIS_ERRORS, Client, key_beside, queue_error
+from conquiet.queue.connection import REDIS_ERRORS, Client, execute, key_beside, queue_error
 from conquiet.queue.message import entry_id_order
 from conquiet.queue.metrics import count_lost
 from conquiet.queue.scripts.ends import EndCheck, check_ends, count_loss, missing
@@ -41,7 +42,8 @@ class _Known:
     """What is known of one stream."""
 
     mark: str
-    kind: Literal["topic", "stream"]
+    #: Whether entries are deleted when they are finished: what is missing before the end was not lost.
+    deletes: bool = False
     #: The newest entry that is known: its id, and the digest of its fields, "-" if it may be trimmed; or its
     #: data, of which the digest is not made yet. One value, since one thread may read while another checks.
     newest: tuple[str, str | bytes] = ("0-0", "-")
@@ -79,11 +81,16 @@ class EndWatch:
         self._check_lock = threading.Lock()
         self._sent_lock = threading.Lock()
 
-    def watch(self, stream: str, mark: str | None = None) -> _Known:
-        """Know the end of this stream from the next check on; with a mark, it is a topic's partition."""
+    def watch(self, stream: str, mark: str | None = None, *, deletes: bool = False) -> _Known:
+        """Know the end of this stream from the next check on.
+
+        Args:
+            mark: the key of its mark, if that is not `end_mark`.
+            deletes: entries are deleted when they are finished: only those behind the end are lost.
+        """
         known = self._known.get(stream)
         if known is None:
-            known = _Known(mark or end_mark(stream), "stream" if mark is None else "topic")
+            known = _Known(mark or end_mark(stream), deletes)
             self._known[stream] = known
             # Prometheus sees no increase in a counter that appears with its first event.
             count_lost(stream, 0)
@@ -145,6 +152,9 @@ class EndWatch:
             for one in known:
                 one.next_check = now + _CHECK_EVERY_S
             for stream, one, reply in zip(streams, known, check_ends(self._client, calls), strict=True):
+                if isinstance(reply, EndCheck) and reply.state == "unmarked":
+                    state = "deleted" if self._is_deleted(stream, one) else "not deleted"
+                    (reply,) = check_ends(self._client, [(stream, one.mark, self._arguments(one, state))])
                 if isinstance(reply, Exception):
                     self._failed(stream, reply)
                 else:
@@ -154,7 +164,15 @@ class EndWatch:
         finally:
             self._check_lock.release()
 
-    def _arguments(self, known: _Known) -> list[str | int]:
+    def _is_deleted(self, stream: str, known: _Known) -> bool:
+        try:
+            at_ms = execute(self._client, "ZSCORE", deleted_streams_key(self._client), stream)
+        except NoPermissionError:
+            # A report too many can be seen through; one too few is silent.
+            return False
+        return at_ms is not None and float(at_ms) >= entry_id_order(known.newest[0])[0]
+
+    def _arguments(self, known: _Known, deletion: str = "") -> list[str | int]:
         newest, digest = known.newest
         if isinstance(digest, bytes):
             digest = sha1(b"data" + digest[:1020], usedforsecurity=False).hexdigest()
@@ -164,7 +182,7 @@ class EndWatch:
             sample = [known.sent[-back][-1] for back in _SAMPLED if back <= len(known.sent)]
         older = [part for entry_id in sample if entry_id != newest for part in (entry_id, "")]
         is_marked = int(time.monotonic() < known.marked_until)
-        return [known.kind, known.epoch, is_marked, added, self.who, newest, digest, *older]
+        return [deletion, known.epoch, is_marked, added, self.who, newest, digest, *older]
 
     def _checked(self, stream: str, known: _Known, now: EndCheck) -> None:
         if now.state == "lost":
@@ -177,7 +195,7 @@ class EndWatch:
                 self._ids -= sum(map(len, known.sent))
                 known.sent.clear()
                 self._order = deque(other for other in self._order if other is not known)
-        known.newest = now.last_id, now.digest
+        known.newest = now.last_id, "-" if known.deletes else now.digest
         known.added, known.epoch = now.added, now.epoch
         known.marked_until = 0.0 if now.last_id == "0-0" else time.monotonic() + _MARKED_FOR_S
 
@@ -216,6 +234,13 @@ class EndWatch:
         with self._sent_lock:
             suspects = [one for ids in known.sent for one in ids if entry_id_order(one) > after]
         return missing(self._client, stream, suspects)
+
+
+def deleted_streams_key(client: Client) -> str:
+    """Sorted set: the streams of topics that were deleted lately, by the time in ms."""
+    return (
+        "{streaming:mq}:topics:deleted" if isinstance(client, RedisCluster) else "streaming:mq:topics:deleted"
+    )
 
 
 def end_mark(stream: str) -> str:

@@ -64,4 +64,5 @@ def _loss(stream: str, mark: str, epoch: int, text: bytes) -> Loss | None:
 
 def _number(record: Mapping[str, Any], name: str) -> int:
     value = record.get(name)
-    return int(value) if isinstance(value, int | float) else 0
+    # NaN is in no interval.
+    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0

@@ -26,7 +26,10 @@ class LuaScript:
 
     def run(self, client: Client, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """Run it: EVALSHA, with EVAL as the fallback, since a replica that was promoted may not have it."""
-        tail = _tail(keys, arguments)
+        return self.run_encoded(client, _tail(keys, arguments))
+
+    def run_encoded(self, client: Client, tail: Sequence[Argument]) -> Any:
+        """As `run`, for a caller that has the number of keys, the keys as bytes and the arguments in one."""
         try:
             return execute_unparsed(client, "EVALSHA", self.digest, *tail)
         except NoScriptError:

@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from conquiet.arguments import check_name, check_non_negative_int, check_positive_int
-from conquiet.masking import shown
 from conquiet.queue.backlog import COUNT_LIMIT, BacklogStats, as_mapping, backlog_stats
-from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import Client, as_text, run_command, unparsed_view, visible_errors
-from conquiet.queue.message import Delivery, QueueMessage, RawEntry, delivery_of, entry_id_order
+from conquiet.queue.batch_size import BATCH_BYTES, FEW_MESSAGES
+from conquiet.queue.config import QueueConfig, check_config
+from conquiet.queue.connection import (
+    Client,
+    as_text,
+    check_client,
+    run_command,
+    unparsed_view,
+    visible_errors,
+)
+from conquiet.queue.message import Delivery, QueueMessage, RawEntry, delivery_of
 from conquiet.queue.metrics import QueueMetrics
 from conquiet.queue.scripts import change_pending, remove_consumer, take_from
 
@@ -23,12 +30,8 @@ class GroupMember:
     """
 
     def __init__(self, client: Client, config: QueueConfig) -> None:
-        if not isinstance(client, Client):
-            raise TypeError(
-                f"client must be a redis.Redis or RedisCluster (not an asyncio one), got {shown(client)}"
-            )
-        if not isinstance(config, QueueConfig):
-            raise TypeError(f"config must be a QueueConfig, got {config!r}")
+        check_client(client)
+        check_config(config)
         self.client = client
         self.config = config
         self._names = {"stream": config.stream_key, "group": config.consumer_group}
@@ -42,19 +45,42 @@ class GroupMember:
     def claim_page(
         self, min_idle_ms: int, count: int, *, after: str | None = None
     ) -> tuple[Delivery, str | None]:
-        """Claim one page of what has been idle for `min_idle_ms`, from any consumer."""
+        """Claim one page of what has been idle for `min_idle_ms`, from any consumer.
+
+        In steps, no further one after `BATCH_BYTES`: only what was claimed tells how large it is.
+        """
         check_non_negative_int("min_idle_ms", min_idle_ms)
         check_positive_int("count", count)
         idle = ("IDLE", min_idle_ms) if min_idle_ms else ()
         counts = self._delivery_counts(*idle, "-" if after is None else f"({after}", "+", count)
         if not counts:
             return Delivery([], []), None
-        command = ("XCLAIM", self._stream, self._group, self._consumer, min_idle_ms, *counts)
-        # `parse_justid` makes redis-py leave the reply as it came, repeated fields included.
-        reply = self._call(*command, parse_justid=True)
-        # A trimmed or deleted entry is nil on Redis 6.2 and missing on 7.
-        entries = [(entry, counts[entry[0]] + 1) for entry in reply if entry is not None]
-        return self._claimed(entries), max(counts, key=entry_id_order).decode()
+        ids, claimed, read, step = [*counts], [], 0, 1
+        bytes_left = BATCH_BYTES
+        while read < len(ids) and bytes_left > 0:
+            page = ids[read : read + step]
+            command = ("XCLAIM", self._stream, self._group, self._consumer, min_idle_ms, *page)
+            # `parse_justid` makes redis-py leave the reply as it came, repeated fields included.
+            # A trimmed or deleted entry is nil on Redis 6.2 and missing on 7.
+            entries = [entry for entry in self._call(*command, parse_justid=True) if entry is not None]
+            claimed += [(entry, counts[entry[0]] + 1) for entry in entries]
+            read += len(page)
+            bytes_left -= sum(len(part) for _, fields in entries for part in fields)
+            step = max(1, min(FEW_MESSAGES, bytes_left * read // max(1, BATCH_BYTES - bytes_left)))
+        return self._claimed(claimed), ids[read - 1].decode()
+
+    def claim_ids(self, min_idle_ms: int, most: int) -> list[str]:
+        """Claim up to so many for this consumer, page by page, and return their ids without their content."""
+        check_positive_int("most", most)
+        claimed: list[str] = []
+        after = None
+        while len(claimed) < most:
+            count = min(most - len(claimed), 1_000)
+            delivery, after = self.claim_page(min_idle_ms, count, after=after)
+            if after is None:
+                break
+            claimed += [msg.id for msg in delivery.messages] + [entry.id for entry in delivery.malformed]
+        return claimed
 
     def own_page(self, count: int, *, after: str | None = None) -> tuple[Delivery, str | None]:
         """Deliver again one page of what is pending at this consumer's own name."""
@@ -81,7 +107,9 @@ class GroupMember:
         check_positive_int("count", count)
         with visible_errors("XCLAIM", **self._names):
             start = "-" if after is None else f"({after}"
-            last, taken = take_from(self.client, self.config, consumer, start, count, drains)
+            last, taken = take_from(
+                self.client, self.config, consumer, start, count, max_bytes=BATCH_BYTES, drains=drains
+            )
         return self._claimed([((entry_id, fields), delivered) for entry_id, fields, delivered in taken]), last
 
     def renew(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:

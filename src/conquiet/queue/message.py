@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from conquiet.payload import Payload, decode_payload
 RawEntry = tuple[bytes, "Sequence[bytes] | Mapping[bytes, bytes]"]
 
 
+_ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 #: Some of what every envelope of the MQ has.
 _ENVELOPE = {"id", "topic", "partitionId", "forGroup", "replayedFrom", "payload"}
 
@@ -71,6 +73,11 @@ class Delivery:
                 operation, stream=stream, group=group, entries=self.malformed, messages=self.messages
             )
         return self.messages
+
+
+def is_entry_id(text: str) -> bool:
+    """Whether it is an id as Redis gives them: what is read back from another key may be anything."""
+    return _ENTRY_ID.fullmatch(text) is not None
 
 
 def entry_id_order(entry_id: bytes | str) -> tuple[int, int]:

@@ -11,17 +11,28 @@ from redis.exceptions import RedisError
 
 try:
     from redis.observability import get_observability_instance
+
+    #: Of the one instance in the process.
+    _measuring = get_observability_instance().get_provider_manager
 except ImportError:
     # An earlier redis-py has no metrics of its own.
-    get_observability_instance = None  # type: ignore[assignment]
+    _measuring = None  # type: ignore[assignment]
 
 
 def is_measured() -> bool:
     """Whether redis-py's own metrics are on."""
-    return (
-        get_observability_instance is not None
-        and get_observability_instance().get_provider_manager() is not None
-    )
+    return _measuring is not None and _measuring() is not None
+
+
+class _Process:
+    """This process, known without asking the kernel, which takes longer than a checkout."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.__init__)  # type: ignore[misc]
 
 
 class LeanPool(redis.ConnectionPool):
@@ -30,9 +41,12 @@ class LeanPool(redis.ConnectionPool):
     All other cases are redis-py's own: the first connection, one that was lost, a fork, metrics.
     """
 
+    #: Set by the owner that has closed it: a later call would connect again, and nobody would close that.
+    is_closed = False
+
     def get_connection(self, *command: Any, **options: Any) -> Any:
         """A connection that is ready; as redis-py it looks at the socket first, which may be closed."""
-        if self.pid == os.getpid() and not is_measured():
+        if self.pid == _process.pid and not is_measured():
             connection = None
             with self._lock:
                 if self._available_connections:
@@ -50,11 +64,13 @@ class LeanPool(redis.ConnectionPool):
                         super().release(connection)
                 if is_ready:
                     return connection
+        if self.is_closed:
+            raise RedisError("it is closed: close() was called, or its `with` block has ended")
         return super().get_connection(*command, **options)
 
     def release(self, connection: Any) -> None:
         """Give a connection back."""
-        if self.pid != os.getpid() or connection.should_reconnect() or is_measured():
+        if self.pid != _process.pid or connection.should_reconnect() or is_measured():
             super().release(connection)
             return
         with self._lock:

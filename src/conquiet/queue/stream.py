@@ -9,10 +9,11 @@ from typing import Any, Self
 from conquiet.arguments import check_positive_int
 from conquiet.payload import Payload
 from conquiet.queue.batch_size import BATCH_BYTES, FEW_MESSAGES
-from conquiet.queue.config import QueueConfig
+from conquiet.queue.config import QueueConfig, check_config
 from conquiet.queue.connection import (
     AS_BYTES,
     Client,
+    close_client,
     in_step,
     longest_block_ms,
     open_client,
@@ -59,6 +60,7 @@ class RedisStreamsQueue(GroupMember):
 
         The queue owns the client: `close()`, or the end of a `with` block, closes it.
         """
+        check_config(config)
         with visible_errors("connect", stream=config.stream_key, group=config.consumer_group):
             client = open_client(url, block_ms=config.block_ms, **options)
         try:
@@ -72,7 +74,7 @@ class RedisStreamsQueue(GroupMember):
     def close(self) -> None:
         """Close the client if `from_url` made it; what is pending stays pending."""
         if self._closes_client:
-            self.client.close()
+            close_client(self.client)
 
     def enqueue(self, payload: Payload) -> str:
         """Add one message and return its entry id."""
@@ -91,12 +93,15 @@ class RedisStreamsQueue(GroupMember):
     def read(self, block_ms: int, count: int = 1) -> list[QueueMessage]:
         """Deliver up to `count` new messages; they are pending until acked.
 
-        Waits up to `block_ms`, and never longer than the client's socket timeout allows.
+        Waits up to `block_ms`, and never longer than the client's socket timeout allows. Of more than a few
+        messages, no more are delivered after `BATCH_BYTES`: they may be large.
 
         Raises:
             MalformedEntryError: it carries the well-formed messages of this read.
         """
         command = self._read_command(block_ms, count)
+        if count > FEW_MESSAGES:
+            return self._ack_and_read_many((), block_ms, count)
         started = time.perf_counter()
         reply = self._call(*command)
         return self._delivered(entries_of(reply), time.perf_counter() - started)
@@ -141,7 +146,8 @@ class RedisStreamsQueue(GroupMember):
     def claim_stale(self, min_idle_ms: int, count: int = 10) -> list[QueueMessage]:
         """Take over up to `count` messages that have been idle for `min_idle_ms`, from any consumer.
 
-        Best effort and bounded: one XPENDING, one XCLAIM. Trimmed or deleted entries are skipped.
+        Best effort and bounded: one XPENDING, then XCLAIM, a few at a time and no more after `BATCH_BYTES`.
+        Trimmed or deleted entries are skipped.
 
         Raises:
             MalformedEntryError: it carries the well-formed messages of this claim.

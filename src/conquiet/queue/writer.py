@@ -9,15 +9,16 @@ from conquiet.arguments import check_name, check_positive_int
 from conquiet.payload import Payload, encode_payload
 from conquiet.queue.connection import (
     Client,
-    add_entries,
+    check_client,
     key_beside,
     queue_error,
     visible_errors,
 )
 from conquiet.queue.ends import EndWatch
+from conquiet.queue.message import is_entry_id
 from conquiet.queue.replicas import ReplicaWait
-from conquiet.queue.round_trip import execute_unparsed
-from conquiet.queue.scripts import enqueue_once
+from conquiet.queue.round_trip import add_entries, execute_unparsed
+from conquiet.queue.scripts import Added, enqueue_once
 from conquiet.tracing import Where, active_traces
 
 #: Payloads that one script adds: the server does nothing else meanwhile.
@@ -46,6 +47,7 @@ class StreamWriter:
             min_replicas: every call waits until so many replicas have what it added.
             replica_timeout_ms: for so long; then it raises a `NotReplicatedError`.
         """
+        check_client(client)
         check_name("stream", stream)
         self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
         self.client = client
@@ -111,29 +113,39 @@ class StreamWriter:
         Args:
             window_ms: how long after the last call the id is remembered.
         """
+        listed = list(payloads)
+        names = [str(number) for number in range(len(listed))]
+        added = self.enqueue_named(listed, names, dedupe_id=dedupe_id, window_ms=window_ms)
+        return [one.entry_id for one in added]
+
+    def enqueue_named(
+        self,
+        payloads: Sequence[Payload],
+        names: Sequence[str],
+        *,
+        dedupe_id: str,
+        window_ms: int = 24 * 3_600_000,
+    ) -> list[Added]:
+        """As `enqueue_once`, with payloads identified by their names; returns for each whether it is new."""
         check_name("dedupe_id", dedupe_id)
         check_positive_int("window_ms", window_ms)
-        added = key_beside(self.stream, f"once:{dedupe_id}")
-        ids: list[str] = []
+        key = key_beside(self.stream, f"once:{dedupe_id}")
+        added: list[Added] = []
         with self._sending(list(payloads)) as (carrying, record_ids):
-            encoded = [encode_payload(payload) for payload in carrying]
+            encoded = list(zip(names, map(encode_payload, carrying), strict=True))
             primaries = self._replicas.before(self.client, [self.stream])
             for first in range(0, len(encoded), _ONCE_AT_A_TIME):
                 some = encoded[first : first + _ONCE_AT_A_TIME]
                 self.ends.check_before_send(self.stream)
                 with visible_errors("enqueue_once", stream=self.stream, group=self._group):
-                    ids += enqueue_once(
-                        self.client,
-                        stream=self.stream,
-                        added=added,
-                        window_ms=window_ms,
-                        first=first,
-                        payloads=some,
+                    added += enqueue_once(
+                        self.client, stream=self.stream, added=key, window_ms=window_ms, payloads=some
                     )
-                self.ends.sent(self.stream, ids[first:])
+                ids = [one.entry_id for one in added]
+                self.ends.sent(self.stream, [*filter(is_entry_id, ids[first:])])
                 self._replicas.after(self.client, [self.stream], ids, primaries)
-            record_ids(ids)
-        return ids
+            record_ids([one.entry_id for one in added])
+        return added
 
     @contextmanager
     def _sending(

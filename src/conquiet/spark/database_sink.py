@@ -1,87 +1,108 @@
-"""Micro-batches into a database: one transaction for each partition of a batch, each handled once."""
+"""Micro-batches into a database: a batch is divided by its rows, and each part is handled once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as F  # noqa: N812 -- as its docs call it
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import NullPool
 
+from conquiet.arguments import check_positive_int
 from conquiet.consume import DeadLetter, Retry, check_handler, load_handler
 from conquiet.consume.handling import MessageHandling
 from conquiet.db import DbSession, Inbox
 from conquiet.errors import ConquietError
+from conquiet.spark.json_columns import JSON_OPTIONS, column_named
 from conquiet.spark.task_context import QUERY_ID, current_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-#: Called with the rows of one partition, as dicts, and the transaction that they belong to.
+#: Called with the rows of one part of a batch, as dicts, and the transaction that they belong to.
 BatchHandler = Callable[[Iterator[dict[str, Any]], DbSession], None]
+
+#: Beside the columns of the batch: the part that a row belongs to.
+_PART = "conquiet part"
 
 
 def drain_batch(
-    handler: BatchHandler | str, database_url: str, *, name: str, inbox_table: str = "conquiet_inbox"
+    handler: BatchHandler | str,
+    database_url: str,
+    *,
+    name: str,
+    parts: int = 8,
+    by: Sequence[str] | None = None,
+    inbox_table: str = "conquiet_inbox",
 ) -> Callable[[DataFrame, int], None]:
-    """What `writeStream.foreachBatch` needs to handle each partition of a batch in one transaction.
+    """What `writeStream.foreachBatch` needs to handle each part of a batch in one transaction.
 
-    The transaction also has a row of the inbox that names query, batch and partition: a batch that Spark runs
-    again finds it and does nothing, so that effects in the database happen once. This needs a batch to be
-    divided alike when it is run again: a source that is `redis-stream`, and no shuffle whose number of
-    partitions changes.
+    The part of a row follows from the row alone, and the transaction also has a row of the inbox that names
+    query, batch and part. So a batch that Spark runs again changes nothing, however its rows were divided
+    before and are divided now.
 
     Args:
         handler: a function, or `package.module:function`.
         name: of this query; with another one, or with a new checkpoint, every batch is new.
+        parts: how many transactions a batch has at most; a batch that has begun keeps its number.
+        by: columns; rows that are equal in them belong to one part. Without it `stream` and `id` where the
+            batch has them, else all columns.
 
     Raises:
         TypeError: the handler would not run when it is called; of a reference, this fails the batch.
     """
+    check_positive_int("parts", parts)
     if not isinstance(handler, str):
         check_handler(handler)
 
     def drain(df: DataFrame, batch_id: int) -> None:
-        Inbox(table=inbox_table).create_table(_engine(database_url))
-        parts = df.rdd.getNumPartitions()
+        query = _query_id(df.sparkSession)
+        stream = f"spark:{name}:{batch_id}" if query is None else f"spark:{query}:{name}:{batch_id}"
+        count = _recorded_parts(Inbox(table=inbox_table), database_url, stream, parts)
 
-        def handle_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def handle_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa
 
             call = load_handler(handler) if isinstance(handler, str) else handler
             check_handler(call)
-            task, engine = current_task(), _engine(database_url)
-            query = task.getLocalProperty(QUERY_ID)
-            stream = f"spark:{name}:{batch_id}" if query is None else f"spark:{query}:{name}:{batch_id}"
-            partition = PartitionMessage(stream, f"{task.partitionId()}/{parts}", batches)
-            inbox = Inbox(table=inbox_table)
+            filled = (batch for batch in batches if batch.num_rows)
+            first = next(filled, None)
+            if first is None:
+                return
+            number = current_task().partitionId()
+            part = PartMessage(stream, f"part {number} of {count}", number, chain([first], filled))
+            # An inbox of the task's own: what the driver has cannot be sent to it.
+            engine, inbox = _engine(database_url), Inbox(table=inbox_table)
             handling = MessageHandling(lambda msg, session: call(msg.payload, session), engine, inbox)
             try:
-                outcome = handling.handle(partition)
+                outcome = handling.handle(part)
             finally:
                 handling.release()
                 engine.dispose()
             if isinstance(outcome, Retry | DeadLetter):
                 raise ConquietError(
-                    f"the handler answered {outcome!r} for partition {partition.id} of {stream}: a batch is "
+                    f"the handler answered {outcome!r} for {part.id} of {stream}: a batch is "
                     "handled as a whole; raise an error to have Spark run it again"
                 )
-            yield pa.record_batch([pa.array([partition.read], pa.int64())], names=["rows"])
+            yield pa.record_batch([pa.array([part.read], pa.int64())], names=["rows"])
 
-        # An action that returns a number for each partition, and moves the rows as Arrow batches.
-        df.mapInArrow(handle_partition, "rows long").collect()
+        # An action that returns a number for each part, and moves the rows as Arrow batches.
+        _divided(df, count, by).mapInArrow(handle_part, "rows long").collect()
 
     return drain
 
 
 @dataclass(slots=True)
-class PartitionMessage:
-    """One partition of one batch, as the message that `MessageHandling` handles."""
+class PartMessage:
+    """One part of one batch, as the message that `MessageHandling` handles."""
 
     stream: str
     id: str
+    number: int
     batches: Iterator[pa.RecordBatch]
     group: str = "drain_batch"
     attempt: int = 1
@@ -90,15 +111,64 @@ class PartitionMessage:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """By which the inbox knows it: the batch and its partition."""
+        """By which the inbox knows it: the batch and its part."""
         return self.stream, self.id
 
     @property
     def payload(self) -> Iterator[dict[str, Any]]:
         """The rows, one after the other."""
         for batch in self.batches:
+            if set(batch.column(_PART).to_pylist()) != {self.number}:
+                # Under the wrong name it would be skipped, or handled twice, when the batch is run again.
+                raise ConquietError(f"Spark has moved rows of other parts to {self.id} of {self.stream}")
             self.read += batch.num_rows
-            yield from batch.to_pylist()
+            yield from batch.drop_columns([_PART]).to_pylist()
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """Into how many parts a batch was divided when it was begun, as a row of the inbox."""
+
+    stream: str
+    id: str
+    group: str = "drain_batch"
+    attempt: int = 1
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        return self.stream, "parts"
+
+
+def _divided(df: DataFrame, parts: int, by: Sequence[str] | None) -> DataFrame:
+    has_ids = {"stream", "id"} <= set(df.columns)
+    names = by if by is not None else ("stream", "id") if has_ids else df.columns
+    row = F.to_json(F.struct(*(column_named(name) for name in names)), JSON_OPTIONS)
+    # As Spark divides: `payload` checks that both have come to the same answer.
+    divided = df.withColumn(_PART, F.pmod(F.hash(row), F.lit(parts))).repartition(parts, row)
+    if not has_ids:
+        return divided
+    # A shuffle forgets in which order rows came.
+    numbers = [F.lpad(F.split_part(F.col("id"), F.lit("-"), F.lit(place)), 20, "0") for place in (1, 2)]
+    return divided.sortWithinPartitions("stream", *numbers)
+
+
+def _recorded_parts(inbox: Inbox, database_url: str, stream: str, parts: int) -> int:
+    """The number of parts with which the batch was begun; `parts` if it is new."""
+    engine, division = _engine(database_url), _Division(stream, str(parts))
+    inbox.create_table(engine)
+    with DbSession(engine) as session:
+        known = inbox.recorded_id(session, division)
+        if known is None and inbox.record(session, division) is None:
+            raise ConquietError(
+                f"the database refused the inbox row of {stream}: another run of it has begun just now"
+            )
+    return parts if known is None else int(known)
+
+
+def _query_id(spark: SparkSession) -> str | None:
+    """The id of the streaming query whose batch is handled; `None` outside of one."""
+    query_id: str | None = spark.sparkContext.getLocalProperty(QUERY_ID)
+    return query_id
 
 
 def _engine(database_url: str) -> Engine:

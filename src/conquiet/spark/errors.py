@@ -57,14 +57,18 @@ class MalformedRowsError(QueueError):
 
 
 class RowsDifferError(ConquietError):
-    """Two attempts of one task had different rows, so that entries of both are in the stream."""
+    """Attempts of one task, or runs of one write, had different rows: entries of both are in the stream."""
 
-    def __init__(self, *, stream: str, task: int, extra: int) -> None:
+    def __init__(self, *, stream: str, task: int | None, extra: int) -> None:
         self.stream = stream
+        #: `None`: an earlier run of the whole write had other rows.
         self.task = task
         self.extra = extra
+        earlier, this = (
+            ("run of the write", "run") if task is None else (f"attempt of task {task}", "attempt")
+        )
         super().__init__(
-            f"an earlier attempt of task {task} added {extra} entries to stream {stream!r} that this attempt "
+            f"an earlier {earlier} added {extra} entries to stream {stream!r} that this {this} "
             "has no rows for: the DataFrame gives other rows each time it is computed (uuid(), rand(), a "
             "source that changed). Cache or checkpoint it before it is written, or use `dedupeColumn`"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from operator import or_
 
@@ -42,7 +43,9 @@ def column_named(name: str) -> Column:
 
 
 def json_of(columns: list[str], schema: types.StructType) -> Column:
-    """The columns as one JSON object; a NaN or an infinity, which JSON cannot express, fails the query.
+    """The columns as one JSON object, with decimals as texts: a reader's numbers would round them.
+
+    A NaN, an infinity, or text that is not UTF-8, which JSON cannot express, fails the query.
 
     Raises:
         TypeError: a column has a type that would not come back.
@@ -50,14 +53,17 @@ def json_of(columns: list[str], schema: types.StructType) -> Column:
     fields = {field.name: field.dataType for field in schema.fields}
     for name in columns:
         _check_type(name, fields[name])
-    text = F.to_json(F.struct(*(column_named(name) for name in columns)), JSON_OPTIONS)
+    exact = [column_named(name).cast(_with_texts(fields[name])).alias(name) for name in columns]
+    text = F.to_json(F.struct(*exact), JSON_OPTIONS)
     for name in columns:
-        is_refused = _has_nan_or_infinity(column_named(name), fields[name])
-        if is_refused is not None:
-            refusal = F.raise_error(
-                F.lit(f"column {name} has a NaN or an infinity, which JSON cannot express")
-            )
-            text = F.when(F.coalesce(is_refused, F.lit(False)), refusal).otherwise(text)
+        for is_found, what in (
+            (_is_nan_or_infinity, "a NaN or an infinity"),
+            (_is_not_utf8, "text that is not UTF-8"),
+        ):
+            is_refused = _within(column_named(name), fields[name], is_found)
+            if is_refused is not None:
+                refusal = F.raise_error(F.lit(f"column {name} has {what}, which JSON cannot express"))
+                text = F.when(F.coalesce(is_refused, F.lit(False)), refusal).otherwise(text)
     return text
 
 
@@ -85,27 +91,59 @@ def _check_type(path: str, kind: types.DataType) -> None:
             )
 
 
-def _has_nan_or_infinity(value: Column, kind: types.DataType) -> Column | None:
-    """Whether there is one in the value, null if the value is; `None` if its type has none."""
+def _with_texts(kind: types.DataType) -> types.DataType:
+    """The type with text instead of each decimal in it."""
     match kind:
-        case types.DoubleType() | types.FloatType():
-            return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
+        case types.DecimalType():
+            return types.StringType()
         case types.StructType():
-            found = [
-                _has_nan_or_infinity(value.getField(field.name), field.dataType) for field in kind.fields
+            fields = [
+                types.StructField(one.name, _with_texts(one.dataType), one.nullable) for one in kind.fields
             ]
-            columns = [F.coalesce(column, F.lit(False)) for column in found if column is not None]
-            return reduce(or_, columns) if columns else None
+            return types.StructType(fields)
         case types.ArrayType():
-            return _have_nan_or_infinity(value, kind.elementType)
+            return types.ArrayType(_with_texts(kind.elementType), kind.containsNull)
         case types.MapType():
-            return _have_nan_or_infinity(F.map_values(value), kind.valueType)
+            return types.MapType(kind.keyType, _with_texts(kind.valueType), kind.valueContainsNull)
+    return kind
+
+
+#: Whether a value of a type without parts is of some kind; `None` if no value of the type can be.
+_Test = Callable[[Column, types.DataType], Column | None]
+
+
+def _is_nan_or_infinity(value: Column, kind: types.DataType) -> Column | None:
+    if isinstance(kind, types.DoubleType | types.FloatType):
+        return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
     return None
 
 
-def _have_nan_or_infinity(values: Column, kind: types.DataType) -> Column | None:
-    def is_refused(element: Column) -> Column:
-        found = _has_nan_or_infinity(element, kind)
+def _is_not_utf8(value: Column, kind: types.DataType) -> Column | None:
+    return ~F.is_valid_utf8(value) if isinstance(kind, types.StringType) else None
+
+
+def _within(value: Column, kind: types.DataType, test: _Test) -> Column | None:
+    """Whether the test finds something in the value, null if the value is; `None` if it cannot."""
+    match kind:
+        case types.StructType():
+            found = [_within(value.getField(field.name), field.dataType, test) for field in kind.fields]
+            return _any_of(found)
+        case types.ArrayType():
+            return _in_some(value, kind.elementType, test)
+        case types.MapType():
+            keys = _in_some(F.map_keys(value), kind.keyType, test)
+            return _any_of([keys, _in_some(F.map_values(value), kind.valueType, test)])
+    return test(value, kind)
+
+
+def _any_of(found: list[Column | None]) -> Column | None:
+    columns = [F.coalesce(column, F.lit(False)) for column in found if column is not None]
+    return reduce(or_, columns) if columns else None
+
+
+def _in_some(values: Column, kind: types.DataType, test: _Test) -> Column | None:
+    def is_found(element: Column) -> Column:
+        found = _within(element, kind, test)
         return F.lit(False) if found is None else F.coalesce(found, F.lit(False))
 
-    return None if _has_nan_or_infinity(F.lit(None), kind) is None else F.exists(values, is_refused)
+    return None if _within(F.lit(None), kind, test) is None else F.exists(values, is_found)

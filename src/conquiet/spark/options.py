@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
-from conquiet.arguments import check_name, check_positive_int
+from conquiet.arguments import check_name, check_non_negative_int, check_positive_int
 from conquiet.queue.replicas import ReplicaWait
 from conquiet.spark.address import StreamAddress
 
@@ -32,9 +32,12 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     #: A group that is moved along with the query, so that its lag can be seen.
     commit_group: str | None = None
+    #: How long an outage of the server may last before it fails a task or the query.
+    retry_timeout_ms: int = 60_000
 
     def __post_init__(self) -> None:
         check_positive_int("rowsPerSplit", self.rows_per_split)
+        check_non_negative_int("retryTimeoutMs", self.retry_timeout_ms)
         _check_one_of("malformed", self.malformed, ("fail", "keep"))
         if self.max_offsets_per_trigger is not None:
             check_positive_int("maxOffsetsPerTrigger", self.max_offsets_per_trigger)
@@ -69,11 +72,14 @@ class WriteOptions:
     #: Rows become tasks: what stands around their ids and arguments, as `publish_tasks` gives it.
     task_envelope: str | None = None
     task_max_bytes: int = 1 << 20
+    #: How long an outage of the server, or its memory being full, may last before it fails a task.
+    retry_timeout_ms: int = 60_000
 
     def __post_init__(self) -> None:
         _check_one_of("dedupe", self.dedupe, ("rows", "off"))
         _check_one_of("partitioner", self.partitioner, ("hash", "consistent_hash"))
         check_positive_int("dedupeWindowMs", self.dedupe_window_ms)
+        check_non_negative_int("retryTimeoutMs", self.retry_timeout_ms)
         if self.task_envelope is not None and self.dedupe_column is not None:
             raise ValueError("a task is known by its row: give no dedupeColumn")
         ReplicaWait(self.min_replicas, self.replica_timeout_ms)

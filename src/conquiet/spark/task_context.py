@@ -18,6 +18,8 @@ class Attempt:
     write_id: str
     batch: int
     task: int
+    #: Of a write that may be run again: which run this is.
+    run: int | None = None
 
 
 def current_task() -> TaskContext:

@@ -21,6 +21,7 @@ from conquiet.tasks.events import AsyncTaskEvents, TaskEvents
 from conquiet.tasks.handle import TaskHandle
 from conquiet.tasks.middleware import Middleware
 from conquiet.tasks.options import TaskOptions
+from conquiet.tasks.plain_form import PlainForm
 from conquiet.tasks.rates import RateLimiter, RedisRateLimiter
 from conquiet.tasks.record import TaskStatus
 from conquiet.tasks.scheduled import Scheduled, scheduled_target
@@ -120,6 +121,11 @@ class TaskApp(AppConnections, Declarations):
         envelope = self.envelope(call)
         enqueued = self._sender.send(envelope, call.options)
         return TaskHandle(enqueued.id, envelope.queue, call.name, enqueued.is_new, _app=self)
+
+    def send_plain(self, form: PlainForm, args: str) -> TaskHandle | None:
+        """As `send`, in less time; `None`: nothing was done, it takes `send`."""
+        task_id = self._sender.send_plain(form, args)
+        return None if task_id is None else TaskHandle(task_id, form.queue, form.name, _app=self)
 
     def send_many(self, calls: Iterable[TaskCall]) -> list[TaskHandle]:
         """Enqueue calls in order, in one round trip for up to 1,000.
@@ -235,8 +241,7 @@ class TaskApp(AppConnections, Declarations):
 
     def envelope(self, call: TaskCall) -> TaskEnvelope:
         """What is written for a call."""
-        task = self.tasks.get(call.name)
-        return call.envelope(self.defaults if task is None else task.options)
+        return call.envelope(self.declared_options(call.name))
 
 
 def _gather(results: list[Any]) -> list[Any]:

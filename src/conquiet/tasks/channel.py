@@ -65,7 +65,9 @@ class TaskChannel:
         prefetch: int,
         follow: Callable[[QueueKeys, str, str], object],
         max_outage_s: float = 60.0,
+        max_bytes: int = BATCH_BYTES,
     ) -> None:
+        self._max_bytes = max_bytes
         self._client, self._follow = client, follow
         self._reader = BlockingReader(client, consumer)
         self._queues = deque(queues)
@@ -223,7 +225,7 @@ class TaskChannel:
             self.consumer,
             [settlement.change() for settlement in settlements],
             count=count,
-            max_bytes=BATCH_BYTES,
+            max_bytes=self._max_bytes,
             event=json.dumps(ended) if ended else "",
         )
         # All of them first: whatever what follows raises, none is settled again.

@@ -41,6 +41,11 @@ class EnvelopeCodec:
     signing: Signing | None = None
     encryption: Encryption | None = None
 
+    @property
+    def is_sealing(self) -> bool:
+        """Whether envelopes are signed or encrypted."""
+        return self.signing is not None or self.encryption is not None
+
     def encode(self, envelope: TaskEnvelope, *, group: tuple[str, str] | None = None) -> Encoded:
         """An envelope as the entry's data; arguments that are too large are stored.
 
@@ -167,7 +172,7 @@ class EnvelopeCodec:
 
     def _sealed(self, envelope: TaskEnvelope) -> bytes:
         """An envelope as bytes, encrypted and then signed."""
-        if self.encryption is not None or self.signing is not None:
+        if self.is_sealing:
             envelope = replace(envelope)
         if self.encryption is not None:
             self.encryption.encrypt(envelope)

@@ -45,6 +45,11 @@ class Declarations(Sender):
 
         return declare if function is None else declare(function)
 
+    def declared_options(self, name: str) -> TaskOptions:
+        """Those of a task that is declared, or the defaults."""
+        task = self.tasks.get(name)
+        return self.defaults if task is None else task.options
+
     def on_startup(self, hook: H) -> H:
         """Call this function in each process that runs tasks, before the first one: `@app.on_startup`."""
         self.hooks.startup.append(hook)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from json.encoder import encode_basestring as quoted
 from operator import itemgetter
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from conquiet.payload import decode_payload, encode_payload
 from conquiet.tasks import clock
@@ -80,6 +80,27 @@ new_id = _Ids()
 os.register_at_fork(after_in_child=new_id.__init__)  # type: ignore[misc]
 
 
+class EnvelopeFrame(NamedTuple):
+    """The JSON of an envelope without its id, arguments and time: the same for many calls."""
+
+    after_id: str
+    after_args: str
+    after_time: str
+
+    def encode(self, task_id: str, args: Mapping[str, Any], enqueued_at: datetime) -> bytes:
+        """The entry's data; refuses what would not come back equal."""
+        return encode_payload(
+            dict(args),
+            f'{{"id":{quoted(task_id)}{self.after_id}',
+            f"{self.after_args}{_text_of(enqueued_at)}{self.after_time}",
+        )
+
+    def around(self, task_id: str, args: str, enqueued_at: datetime) -> bytes:
+        """As `encode`, with arguments that are JSON already."""
+        time = _text_of(enqueued_at)
+        return f'{{"id":"{task_id}"{self.after_id}{args}{self.after_args}{time}{self.after_time}'.encode()
+
+
 # Not frozen, as one is made for every task sent and read: that would triple what it costs.
 @dataclass(slots=True, kw_only=True)
 class TaskEnvelope:
@@ -101,17 +122,21 @@ class TaskEnvelope:
 
     def encode(self) -> bytes:
         """The entry's data, as JSON of `fields()`; refuses what would not come back equal."""
+        return self.frame().encode(self.id, self.args, self.enqueued_at)
+
+    def frame(self) -> EnvelopeFrame:
+        """Its text around what each call has anew."""
         # As text around the arguments: of most envelopes nothing else needs to be looked through.
         headers = encode_payload(dict(self.headers)).decode() if self.headers else "{}"
         meta = encode_payload({**_META, **self.meta}).decode() if self.meta else _META_TEXT
         not_before = "null" if self.not_before is None else f'"{_text_of(self.not_before)}"'
         visibility = "null" if self.visibility_timeout_ms is None else self.visibility_timeout_ms
-        return encode_payload(
-            dict(self.args),
-            f'{{"id":{quoted(self.id)},"name":{quoted(self.name)},"args":',
-            f',"headers":{headers},"enqueuedAt":"{_text_of(self.enqueued_at)}","notBefore":{not_before},'
-            f'"priority":{self.priority},"attempt":{self.attempt},"maxRetries":{self.max_retries},'
-            f'"visibilityTimeout":{visibility},"queue":{quoted(self.queue)},"meta":{meta}}}',
+        return EnvelopeFrame(
+            f',"name":{quoted(self.name)},"args":',
+            f',"headers":{headers},"enqueuedAt":"',
+            f'","notBefore":{not_before},"priority":{self.priority},"attempt":{self.attempt},'
+            f'"maxRetries":{self.max_retries},"visibilityTimeout":{visibility},"queue":{quoted(self.queue)},'
+            f'"meta":{meta}}}',
         )
 
     def fields(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -195,8 +196,9 @@ class TaskHandling:
             queue=msg.envelope.queue,
             attempt=msg.delivery_count - 1,
             max_retries=msg.envelope.max_retries,
-            headers=msg.envelope.headers,
-            meta=msg.envelope.meta,
+            # Copies: what a task changes in them is in no retry and no follow-up.
+            headers=dict(msg.envelope.headers),
+            meta=deepcopy(msg.envelope.meta),
             worker=self._worker,
             write=lambda fields: self._write_record(msg, fields),
             publish=partial(self._publish, msg),

@@ -45,6 +45,11 @@ class QueueKeys:
         return tuple(f"{self.prefix}:{priority}" for priority in PRIORITIES)
 
     @cached_property
+    def ends(self) -> tuple[str, ...]:
+        """Of each stream a hash: where it ended when it was last checked, and what was lost of it."""
+        return tuple(f"{stream}:end" for stream in self.streams)
+
+    @cached_property
     def waiting(self) -> tuple[str, ...]:
         """Of each priority a sorted set: pending entries that wait, by the time at which they are due."""
         return tuple(f"{self.prefix}:{priority}:waiting" for priority in PRIORITIES)

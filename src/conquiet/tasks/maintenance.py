@@ -61,8 +61,7 @@ def add_maintenance(
         stream = RedisStreamsQueue(app.client, QueueConfig(name, group, to or unique_consumer_name("task")))
         idle_ms = _ms(min_idle_s) or 0
         if handler is None:
-            delivery, _ = stream.claim_page(idle_ms, limit)
-            return len(delivery.messages) + len(delivery.malformed)
+            return len(stream.claim_ids(idle_ms, limit))
         if handler not in known or app.engine is None:
             raise ValueError(f"add_maintenance was given no handler {handler!r}, or the app has no database")
         limits = DrainLimits(max_messages=limit)

@@ -12,6 +12,9 @@ from conquiet.mq import RetryPolicy
 from conquiet.tasks.keys import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, PRIORITIES
 from conquiet.tasks.rates import Rate, RateKey
 
+#: A record of a task that has not ended is kept for this long after its last change.
+UNFINISHED_TTL_MS = 30 * 86_400_000
+
 _SECONDS = (
     "delay_s",
     "expires_s",

@@ -11,16 +11,15 @@ from conquiet.queue.connection import execute, queue_error, visible_errors
 from conquiet.tasks import clock, scripts
 from conquiet.tasks.codec import EnvelopeCodec
 from conquiet.tasks.connections import AppConnections
-from conquiet.tasks.envelope import TaskEnvelope
+from conquiet.tasks.envelope import TaskEnvelope, new_id
 from conquiet.tasks.keys import QueueKeys, registry_key
 from conquiet.tasks.metrics import count_enqueued
-from conquiet.tasks.options import TaskOptions, milliseconds
+from conquiet.tasks.options import UNFINISHED_TTL_MS, TaskOptions, milliseconds
+from conquiet.tasks.plain_form import PlainForm
 from conquiet.tracing import Where, active_traces
 
 #: Tasks of one round trip.
 _BATCH = 1_000
-#: A record of a task that has not ended is kept for this long after its last change.
-UNFINISHED_TTL_MS = 30 * 86_400_000
 
 #: A task to send; of its options those that are not in its envelope count.
 ToSend = tuple[TaskEnvelope, TaskOptions]
@@ -44,6 +43,35 @@ class TaskSender:
             enqueued = self._send(envelope, options)
             sending.sent([enqueued.id])
         return enqueued
+
+    def send_plain(self, form: PlainForm, args: str) -> str | None:
+        """Enqueue one call of a task in its plain form, and return its id; `None`: nothing was done.
+
+        That is so if something else is to be done with it, which `send` does.
+        """
+        if self._codec.is_sealing or clock.for_scripts() or active_traces() is not None:
+            return None
+        task_id = new_id()
+        data = form.frame.around(task_id, args, clock.now())
+        if len(data) > self._codec.max_bytes:
+            return None
+        keys, client = self._queue_keys(form.queue), self._connections.client
+        reply = scripts.enqueue_one(
+            client,
+            keys,
+            task_id,
+            data,
+            name=form.name,
+            priority=form.priority,
+            record_ttl_ms=form.record_ttl_ms,
+        )
+        if reply is not scripts.PlainReply.ENQUEUED:
+            if reply is scripts.PlainReply.IS_FIRST:
+                # A server that has lost its data does not have the list of queues either.
+                self._keys.pop(form.queue, None)
+            return None
+        count_enqueued(form.name, form.queue, is_new=True)
+        return task_id
 
     def send_many(
         self, tasks: Iterable[ToSend], *, are_new: bool = False

@@ -17,10 +17,9 @@ from conquiet.tasks.canvas.follow_ups import follow_up_of
 from conquiet.tasks.errors import PayloadStoreError, TaskRevokedError
 from conquiet.tasks.keys import GROUP
 from conquiet.tasks.message import Place, TaskMessage
-from conquiet.tasks.options import TaskOptions, milliseconds, options_of_call
+from conquiet.tasks.options import UNFINISHED_TTL_MS, TaskOptions, milliseconds, options_of_call
 from conquiet.tasks.record import TaskState, step_name
 from conquiet.tasks.scripts import Change
-from conquiet.tasks.sender import UNFINISHED_TTL_MS
 
 #: A task that only a later version can read is left to other workers for this time.
 _LATER_VERSION_MS = 5_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from json.encoder import encode_basestring as quoted
 from typing import Any, get_type_hints
 
 from conquiet.db import DbSession
@@ -51,7 +52,9 @@ class TaskSignature:
                     f"task {name!r} must take its arguments by name: {parameter} cannot be given by name"
                 )
             else:
-                self._converters[parameter.name] = _Converter(f"{name}({parameter.name})", hint)
+                self._converters[parameter.name] = _Converter(
+                    f"{name}({parameter.name})", hint, parameter.name
+                )
         self._given = {self.session_parameter, self.context_parameter} - {None}
         #: What must be given.
         self._required = {
@@ -73,6 +76,28 @@ class TaskSignature:
         if args:
             kwargs = self._by_name(args, kwargs)
         return self._complete(self._convert(kwargs, _Converter.dump))
+
+    def dump_json(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """As `dump`, as the text of a JSON object, in half the time; `None`: `dump` has to say what is wrong.
+
+        That is so too where it would be no faster.
+        """
+        if args:
+            kwargs = self._by_name(args, kwargs)
+        if not self._required <= kwargs.keys():
+            return None
+        texts = []
+        for name, value in kwargs.items():
+            converter = self._converters.get(name)
+            if converter is None:
+                return None
+            try:
+                texts.append(converter.json_key + converter.dump_json(value))
+            except (ValidationError, ValueError, TypeError):
+                return None
+        text = f"{{{','.join(texts)}}}"
+        # Most often inside of a string; else what JSON does not have.
+        return None if "NaN" in text or "Infinity" in text else text
 
     def dump_partial(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """As `dump`, for a call that lacks one argument; returns the name of that, too.
@@ -154,7 +179,9 @@ class TaskSignature:
 class _Converter:
     """Between one Python type and JSON."""
 
-    def __init__(self, what: str, hint: Any) -> None:
+    def __init__(self, what: str, hint: Any, name: str = "") -> None:
+        #: What stands before its value in the arguments.
+        self.json_key = f"{quoted(name)}:"
         self._plain = hint if hint in _PLAIN else None
         self._is_any = hint is Any
         try:
@@ -173,6 +200,12 @@ class _Converter:
         # Not by the adapter's own methods: they take longer than what they call.
         validated = self._adapter.validator.validate_python(value)
         return self._adapter.serializer.to_python(validated, mode="json")
+
+    def dump_json(self, value: Any) -> str:
+        """As `dump`, as JSON text; NaN and infinities are for the caller to find."""
+        if self._adapter is None or type(value) is self._plain:
+            return encode_payload({"v": value})[5:-1].decode()
+        return self._adapter.serializer.to_json(self._adapter.validator.validate_python(value)).decode()
 
     def load(self, value: Any) -> Any:
         if type(value) is self._plain or self._adapter is None:

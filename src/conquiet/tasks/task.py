@@ -13,6 +13,7 @@ from conquiet.tasks import clock
 from conquiet.tasks.envelope import TaskEnvelope
 from conquiet.tasks.handle import TaskHandle
 from conquiet.tasks.options import TaskOptions, carried_options, milliseconds
+from conquiet.tasks.plain_form import PlainForm
 from conquiet.tasks.signature import TaskSignature
 
 P = ParamSpec("P")
@@ -53,6 +54,8 @@ class Sender(Protocol):
     """What a task needs of its app."""
 
     def send(self, call: TaskCall) -> TaskHandle: ...
+    def send_plain(self, form: PlainForm, args: str) -> TaskHandle | None: ...
+    def declared_options(self, name: str) -> TaskOptions: ...
     async def send_async(self, call: TaskCall) -> TaskHandle: ...
     def send_many(self, calls: Iterable[TaskCall]) -> list[TaskHandle]: ...
 
@@ -68,6 +71,8 @@ class Task(Generic[P, R]):
         self.name = name
         self.function = function
         self.options = options
+        #: Made with its first call, for the options of the declaration that it had then.
+        self._form: tuple[TaskOptions, PlainForm | None] | None = None
         self.signature = TaskSignature(name, function)
         self.is_async = inspect.iscoroutinefunction(function)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -92,6 +97,11 @@ class Task(Generic[P, R]):
             TaskArgumentsError: they do not fit the function's signature.
             QueueError: Redis failed.
         """
+        form = self._plain_form()
+        if form is not None and (text := self.signature.dump_json(args, kwargs)) is not None:
+            handle = self.app.send_plain(form, text)
+            if handle is not None:
+                return handle
         return self.app.send(self.call(*args, **kwargs))
 
     async def enqueue_async(self, *args: Any, **kwargs: Any) -> TaskHandle:
@@ -116,7 +126,14 @@ class Task(Generic[P, R]):
         changed = object.__new__(type(self))
         changed.__dict__.update(self.__dict__)
         changed.options = self.options.but(**options)
+        changed._form = None
         return changed
+
+    def _plain_form(self) -> PlainForm | None:
+        declared = self.app.declared_options(self.name)
+        if self._form is None or self._form[0] is not declared:
+            self._form = declared, PlainForm.of(self.name, self.options, declared)
+        return self._form[1]
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"

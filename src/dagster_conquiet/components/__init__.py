@@ -1,5 +1,7 @@
 """Components for YAML definitions; `dg list components` finds this module by its entry point."""
 
+from dagster_conquiet.components.connection import ConnectionComponent
 from dagster_conquiet.components.stream_drain import StreamDrainComponent
+from dagster_conquiet.components.topic_drain import TopicDrainComponent
 
-__all__ = ["StreamDrainComponent"]
+__all__ = ["ConnectionComponent", "StreamDrainComponent", "TopicDrainComponent"]

@@ -4,28 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import dagster as dg
+from sqlalchemy import Engine
 
 from conquiet.consume import DrainLimits, DrainReport, drain
-from conquiet.errors import DrainError
+from conquiet.consume.engine import DrainLoop
+from conquiet.consume.handling import Handler, MessageHandling
+from conquiet.db import Inbox
+from conquiet.errors import ConquietError, DrainError
 from conquiet.mq import ConsumerConfig, MqAdmin, RetryPolicy, Topics, drain_partition
 from conquiet.queue import Client, QueueConfig, RedisStreamsQueue, peek_backlog
 from dagster_conquiet.config import LimitsConfig, TopicDrainConfig
+from dagster_conquiet.handlers import bound_handler
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
 from dagster_conquiet.steps.attempts import Attempt, Context, attempt_of
+from dagster_conquiet.steps.failing import log_failures, reason_to_fail, sentence_of
 from dagster_conquiet.steps.interrupts import interrupts_between_messages
 from dagster_conquiet.steps.metadata import Metadata, drain_metadata
+from dagster_conquiet.steps.retained import Retained, RetainedChannel
 from dagster_conquiet.steps.timeline import Timeline
 
 #: `drain`, `drain_stale` or `drain_partition` with everything but handler, engine and inbox.
 Drain = Callable[..., DrainReport]
 
 
-def drain_in_step(context: Context, spec: AnySpec, config: Any) -> tuple[DrainReport, Metadata]:
-    """Drain the stream, or the partition of the step's key, and first what earlier attempts left.
+class PartitionMissingError(ConquietError):
+    """The definitions have a partition that the topic does not have."""
+
+    def __init__(self, topic: str, *, partition: int, count: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.count = count
+        super().__init__(
+            f"topic {topic!r} has no partition {partition}, only 0 to {count - 1}: set partitions={count} in "
+            "its TopicDrainSpec, leave it out to follow the topic, or let Topics.grow add partitions"
+        )
+
+
+def drain_in_step(
+    context: Context, spec: AnySpec, config: Any, partition: int | None = None
+) -> tuple[DrainReport, Metadata]:
+    """Drain the stream, or this partition of the topic, and first what earlier attempts left.
 
     Earlier attempts are those of this step in this run and in the runs that it retries.
 
@@ -33,18 +56,19 @@ def drain_in_step(context: Context, spec: AnySpec, config: Any) -> tuple[DrainRe
         config: of the same type as `spec.config`.
 
     Raises:
-        DrainError: `max_failures` messages of the stream failed; they are pending.
-        dagster.Failure: `max_failures` messages of the partition failed.
+        dagster.Failure: messages failed, and `fail_when` or `max_failures` says that the step does.
         PartitionBusyError: another run, or another consumer, owns the partition.
     """
     with opened_step(context, spec, config) as (client, attempt, limits):
         if isinstance(spec, TopicDrainSpec):
-            drain_it = _partition_drain(context, client, spec, config, attempt)
-            return run_drain(context, client, spec, partial(drain_it, limits=limits))
+            if partition is None:
+                partition = int(context.partition_key)
+            drain_it = _partition_drain(context, client, spec, config, attempt, partition)
+            return run_drain(context, client, spec, config, partial(drain_it, limits=limits))
         queue = queue_of(client, spec, attempt)
         earlier = _earlier_attempts(context, attempt, queue.consumer_names())
         drain_it = partial(drain, queue, limits=limits, take_over_from=earlier)
-        return run_drain(context, client, spec, drain_it)
+        return run_drain(context, client, spec, config, drain_it)
 
 
 @contextmanager
@@ -64,36 +88,48 @@ def queue_of(client: Client, spec: DrainSpec, attempt: Attempt) -> RedisStreamsQ
 
 
 def run_drain(
-    context: Context, client: Client, spec: AnySpec, drain_it: Drain
+    context: Context, client: Client, spec: AnySpec, config: LimitsConfig, drain_it: Drain
 ) -> tuple[DrainReport, Metadata]:
-    """Run the drain with the spec's handler; failed messages fail the step only if they end the drain."""
+    """Run the drain with the spec's handler.
+
+    Raises:
+        dagster.Failure: messages failed, and the rule says that the step does; its metadata has the counts.
+    """
     timeline = Timeline()
-    handler, engine = timeline.counting(spec.load_handler()), spec.resources.database_of(context).get_engine()
+    handler = timeline.counting(bound_handler(spec.load_handler(), context))
+    engine = spec.resources.database_of(context).get_engine()
     try:
         report = drain_it(handler=handler, engine=engine, inbox=spec.inbox)
     except DrainError as error:
-        if error.report.stopped_by == "max_failures":
-            raise
         report = error.report
-        context.log.warning("%s", error)
-    if report.stopped_by == "max_failures":
-        raise dg.Failure(
-            f"max_failures ended the drain of stream {report.stream!r} for group {report.group!r}: "
-            f"{report.retried} messages are retried later, {report.dead_lettered} are dead letters"
-        )
     after = peek_backlog(client, stream=report.stream, group=report.group)
-    return report, drain_metadata(report, after, timeline)
+    metadata = drain_metadata(report, after, timeline)
+    log_failures(context, report.failures, with_texts=config.log_errors)
+    if reason := reason_to_fail(report, spec.fail_when or config.fail_when):
+        # Outside of the handling of the error, whose text may quote a message. To do the same again at once
+        # helps if servers are unavailable, and not if messages are bad.
+        is_outage = report.stopped_by in ("max_failures", *_TOO_SOON)
+        raise dg.Failure(sentence_of(report, reason), metadata=metadata, allow_retries=is_outage)
+    return report, metadata
 
 
 def _partition_drain(
-    context: Context, client: Client, spec: TopicDrainSpec, config: TopicDrainConfig, attempt: Attempt
+    context: Context,
+    client: Client,
+    spec: TopicDrainSpec,
+    config: TopicDrainConfig,
+    attempt: Attempt,
+    partition: int,
 ) -> Drain:
-    topic, partition = Topics(client).open(spec.topic), int(context.partition_key)
-    if topic.partition_count > spec.partitions:
+    topic = Topics(client).open(spec.topic)
+    if spec.partitions is not None and topic.partition_count > spec.partitions:
         context.log.warning(
-            "topic %r has %d partitions, the definitions %d: nothing drains the others",
+            "topic %r has %d partitions, the definitions %d: nothing drains the others; without "
+            "`partitions`, the spec follows the topic",
             *(spec.topic, topic.partition_count, spec.partitions),
         )
+    if partition not in topic.partitions:
+        raise PartitionMissingError(spec.topic, partition=partition, count=topic.partition_count)
     owner = MqAdmin(client).owners(spec.topic, spec.group).partitions[partition].owner
     consumer = ConsumerConfig(
         consumer_name=attempt.consumer_name,
@@ -101,6 +137,31 @@ def _partition_drain(
         take_over_from=_earlier_attempts(context, attempt, [owner] if owner else []),
     )
     return partial(drain_partition, topic, partition, spec.group, config=consumer)
+
+
+def read_again_in_step(
+    context: Context, spec: DrainSpec, config: LimitsConfig, retained: Retained
+) -> tuple[DrainReport, Metadata]:
+    """Handle what the stream still has of a window or of some keys, whether the group has handled it or not.
+
+    An attempt at the same materialisation skips, by the inbox, what earlier ones have committed.
+
+    Raises:
+        dagster.Failure: a message failed, or a limit ended it before the last message.
+    """
+    with opened_step(context, spec, config) as (client, attempt, limits):
+
+        def read_again(handler: Handler, engine: Engine, inbox: Inbox | None) -> DrainReport:
+            channel = RetainedChannel(client, spec.stream, f"{spec.group}@{attempt.work_id}", retained)
+            with MessageHandling(handler, engine, inbox) as handling:
+                return DrainLoop(channel, handling, limits).run()
+
+        every = replace(spec, fail_when=lambda report: bool(report.failed) or report.stopped_by in _TOO_SOON)
+        return run_drain(context, client, every, config, read_again)
+
+
+#: A limit ended it, and there is more.
+_TOO_SOON = ("max_messages", "max_duration")
 
 
 def _earlier_attempts(context: Context, attempt: Attempt, names: list[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import dagster as dg
 
 from conquiet.consume import DrainReport
 from conquiet.queue import BacklogStats
+from dagster_conquiet.steps.failing import failure_table
 from dagster_conquiet.steps.timeline import Timeline
 
 Metadata = dict[str, dg.MetadataValue[Any]]
@@ -25,6 +26,8 @@ def drain_metadata(report: DrainReport, after: BacklogStats, timeline: Timeline)
         "pending_elsewhere": dg.MetadataValue.int(report.pending_elsewhere),
         "elsewhere_idle_s": dg.MetadataValue.float(report.elsewhere_idle_ms / 1000),
         "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
+        "messages_per_second": dg.MetadataValue.float(round(report.read / max(report.seconds, 0.001), 3)),
+        **failure_table(report.failures),
         "stopped_by": dg.MetadataValue.text(report.stopped_by),
         **({"messages_over_time": dg.MetadataValue.md(picture)} if picture else {}),
     }
@@ -40,6 +43,7 @@ def backlog_metadata(stats: BacklogStats) -> Metadata:
         "lag": lag_value(stats.lag),
         "pending": dg.MetadataValue.int(stats.pending),
         "length": dg.MetadataValue.int(stats.length),
+        "dagster/row_count": dg.MetadataValue.int(stats.length),
         "consumers": dg.MetadataValue.int(len(stats.consumers)),
         **{name: dg.MetadataValue.float(age / 1000) for name, age in ages.items() if age is not None},
     }

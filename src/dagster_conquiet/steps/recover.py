@@ -22,7 +22,7 @@ def recover_in_step(
     with opened_step(context, spec, config) as (client, attempt, limits):
         queue = queue_of(client, spec, attempt)
         drain_it = partial(drain_stale, queue, limits=limits, min_idle_ms=config.min_idle_ms)
-        result = run_drain(context, client, spec, drain_it)
+        result = run_drain(context, client, spec, config, drain_it)
         removed = 0
         for name in queue.consumer_names():
             run = context.instance.get_run_by_id(name.partition(".")[0])

@@ -37,6 +37,14 @@ def remember_rows(client: Client, stream: str, ids: Sequence[str]) -> None:
     client.set(_key(stream), json.dumps(rows))
 
 
+def trim_before(client: Client, stream: str, ids: Sequence[str]) -> None:
+    """Remove what is before the rows with these ids; all, if there are none."""
+    if ids:
+        client.xtrim(stream, minid=ids[0], approximate=False)
+    else:
+        client.xtrim(stream, maxlen=0, approximate=False)
+
+
 def read_rows(client: Client, stream: str) -> list[dict[str, Any]]:
     """The rows that were published last, in their order, read a page at a time.
 

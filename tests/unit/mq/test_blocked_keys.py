@@ -119,14 +119,35 @@ def test_in_whatever_order_heads_come_back_the_key_keeps_its_order_and_loses_not
     assert parking.size == 0
 
 
-def test_no_more_is_read_when_what_is_parked_is_too_many_or_too_large(parking):
+def test_no_more_is_read_when_too_many_are_parked(parking):
     parking.block("1-0", "anna")
     parking.park(message(2))
 
     assert parking.is_full(1)
     assert not parking.is_full(2)
-    large = replace(message(3), data=b"x" * (32 << 20))
-    parking.park(large)
-    assert parking.is_full(1_000)
-    parking.unblock("1-0")
-    assert not parking.is_full(1_000)
+
+
+def test_of_what_is_parked_little_content_stays_in_memory(parking):
+    parking.block("1-0", "anna")
+    for number in range(2, 102):
+        parking.park(replace(message(number), data=b"x" * 10_000))
+    parking.park(replace(message(102), data=b"x" * (32 << 20)))
+
+    assert sum(len(msg.data) for msg in parking) <= 256 << 10
+    freed = parking.unblock("1-0", replace(message(1), data=b"x" * (32 << 20)))
+    assert [msg.id for msg in freed] == [f"{number}-0" for number in range(1, 103)]
+    # What is to be handled next is not loaded a second time.
+    assert freed[0].is_loaded
+    assert not freed[-1].is_loaded
+    parking.block("1-0", "anna")
+    parking.park(replace(message(2), data=b"x" * (256 << 10)))
+    assert all(msg.is_loaded for msg in parking)
+
+
+def test_a_head_that_waits_on_behind_an_earlier_one_keeps_no_large_content(parking):
+    for head in ("5-0", "6-0"):
+        parking.block(head, "anna")
+
+    parking.unblock("6-0", replace(message(6), data=b"x" * (32 << 20)))
+
+    assert [msg.is_loaded for msg in parking] == [False]

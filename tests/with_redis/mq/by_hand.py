@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from conquiet.consume.outcome import Settlement
 from conquiet.mq import MqMessage, RetryPolicy, Topic
@@ -40,8 +41,8 @@ class Hand:
         _, batch = self.leased.settle_and_read([], count)
         failure = json.dumps({"first_delivered_at_ms": NOW_MS}).encode()
         settlements = []
-        for msg in batch.messages:
-            msg.failure = failure
+        for read in batch.messages:
+            msg = replace(read, failure=failure)
             problem = error or ValueError(f"no {msg.payload}")
             settlements.append(self._rules.for_error(msg, problem, NOW_MS + 1))
         settlements += [

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
+from dataclasses import fields, replace
+
 import pytest
 
-from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue, drain
+from conquiet import DrainLimits, Inbox, QueueConfig, RedisStreamsQueue, drain
 from conquiet.errors import DrainError
-from conquiet.mq import DeadLetter, DeadLetters, Message, Retry, RetryPolicy, Topics, drain_partition
+from conquiet.mq import (
+    DeadLetter,
+    DeadLetters,
+    Message,
+    MqMessage,
+    Retry,
+    RetryPolicy,
+    Topics,
+    drain_partition,
+)
 from tests.eventually import eventually
 from tests.with_redis.mq.consuming import GROUP, Seen, quick, wait_until_finished
 
@@ -116,3 +130,76 @@ def test_a_plain_stream_that_is_consumed_as_a_partition_keeps_what_was_enqueued(
     (letter,) = DeadLetters(topic).list().letters
 
     assert letter.payload == sent
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(MqMessage)])
+def test_no_field_of_a_message_can_be_set(topic, producer, name):
+    """A handler that tries fails; its message is as it was sent, and the next one is handled."""
+    sent, _ = producer.send_many(topic.name, [Message(payload=SENT, max_retries=0), {"next": 1}])
+    seen = []
+
+    def handler(msg):
+        if msg.payload == SENT:
+            setattr(msg, name, "changed")
+        seen.append(msg.payload)
+
+    report = drain_partition(topic, 0, GROUP, handler, limits=QUICK, config=quick())
+    (letter,) = DeadLetters(topic).list().letters
+
+    assert (report.handled, report.dead_lettered, seen) == (1, 1, [{"next": 1}])
+    assert (letter.payload, letter.original_id) == (SENT, sent)
+    assert "FrozenInstanceError" in letter.error_type
+
+
+@pytest.mark.parametrize("end", [None, fail, again])
+def test_what_a_handler_makes_of_the_envelope_ends_no_consumer(topic, producer, engine, end):
+    producer.send_many(topic.name, [Message(payload=SENT, max_retries=0), {"next": 1}])
+    inbox, seen = Inbox(), []
+    inbox.create_table(engine)
+
+    def handler(msg, _session):
+        seen.append(msg.payload)
+        for one in fields(msg.envelope):
+            setattr(msg.envelope, one.name, object())
+        return end(msg) if end is not None and len(seen) == 1 else None
+
+    report = drain_partition(
+        topic, 0, GROUP, handler, engine=engine, inbox=inbox, limits=QUICK, config=quick()
+    )
+
+    assert len(seen) == 2
+    assert (report.handled, report.dead_lettered) == ((2, 0) if end is None else (1, 1))
+
+
+def test_a_message_survives_a_copy_and_another_process(topic, producer):
+    producer.send(topic.name, SENT, key="anna")
+    seen = Seen()
+    drain_partition(topic, 0, GROUP, seen, limits=QUICK)
+    (msg,) = seen
+
+    assert copy.deepcopy(msg) == msg == pickle.loads(pickle.dumps(msg))
+    assert replace(msg, id="1-1").id == "1-1"
+
+
+@pytest.mark.parametrize("data", ['{ "n": 1.50, "n": 1.50 }', '{"n":1e2,"t":"\\u00e9"}'])
+def test_a_dead_letter_keeps_the_bytes_that_were_read(topic, client, stream, engine, data):
+    """Also of a program that writes JSON in another way, in a topic and in a plain stream."""
+    client.xadd(topic.keys.stream(0), {"data": data})
+    client.xadd(stream, {"data": data})
+    queue = RedisStreamsQueue(client, QueueConfig(stream, GROUP, "worker-1", block_ms=20))
+
+    drain_partition(topic, 0, GROUP, refuse, limits=QUICK)
+    drain(queue, refuse, engine, QUICK)
+
+    for letters in (DeadLetters(topic), DeadLetters(Topics(client).open(stream))):
+        (letter,) = letters.list().letters
+        assert letter.raw_fields == ((b"data", data.encode()),)
+        assert letter.payload == json.loads(data)
+
+
+def test_what_can_be_made_again_is_not_kept_twice(topic, producer, client):
+    producer.send(topic.name, SENT)
+    drain_partition(topic, 0, GROUP, refuse, limits=QUICK)
+
+    ((_, fields),) = client.xrange(topic.keys.dead_letters(0))
+    assert "data" not in json.loads(fields[b"data"])

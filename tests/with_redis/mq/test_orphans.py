@@ -225,3 +225,24 @@ def test_a_key_opens_again_when_its_message_was_taken_out_of_the_waiting_set_by_
 
     wait_until_finished(topic)
     assert handled == [(0, 1), (0, 2), (1, 1), (2, 1)]
+
+
+def test_a_key_opens_again_when_its_message_was_acked_and_taken_out_of_the_waiting_set_by_hand(topic, start):
+    handled: list[tuple[int, int]] = []
+
+    def handle(msg):
+        handled.append((msg.payload["n"], msg.attempt))
+        return Retry(delay_ms=3_600_000) if msg.payload["n"] == 0 else None
+
+    owner(start, topic, ignoring_the_first(handle), claim_idle_ms=200, ordering="strict")
+    stream, waiting = topic.keys.stream(0), topic.keys.waiting(GROUP, 0)
+    ids = [topic.client.xadd(stream, {"data": _data(topic, number, "one")}) for number in range(3)]
+    eventually(lambda: topic.client.zcard(waiting) and topic.client.xpending(stream, GROUP)["pending"] == 3)
+
+    pipeline: Any = topic.client.pipeline(transaction=True)
+    pipeline.zrem(waiting, ids[0])
+    pipeline.xack(stream, GROUP, ids[0])
+    pipeline.execute()
+
+    wait_until_finished(topic)
+    assert handled == [(0, 1), (1, 1), (2, 1)]

@@ -15,7 +15,8 @@ from conquiet import DrainError, DrainLimits, QueueConfig, RedisStreamsQueue, dr
 from conquiet.consume.dead_letter import dead_letter_stream
 from conquiet.errors import QueueError, TopicError
 from conquiet.mq import Message, MqAdmin, Producer, Retry, TopicPolicies, Topics
-from conquiet.queue.connection import add_entries, drains_key, open_client
+from conquiet.queue.connection import drains_key, open_client
+from conquiet.queue.round_trip import add_entries
 from tests.eventually import eventually
 from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, quick, wait_until_finished
 from tests.with_redis.mq.proxy import LossyProxy

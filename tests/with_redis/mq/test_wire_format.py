@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conquiet import DrainLimits, EmbeddedServer
-from conquiet.mq import Producer, Topics, drain_partition
+from conquiet.mq import DeadLetter, Producer, Topics, drain_partition
 from conquiet.mq.keys import Layout, RegistryKeys, TopicKeys
 from conquiet.queue import StreamWriter, open_client
 from tests.upgrade import record
@@ -71,6 +71,14 @@ def lose_a_message(client):
     writer.ends.check(record.STREAM)
 
 
+#: As another program writes it.
+SPACED = '{ "n": 1.50, "n": 1.50 }'
+
+
+def refuse_spaced(msg):
+    return DeadLetter("refused") if msg.data == SPACED.encode() else None
+
+
 @pytest.fixture(scope="module")
 def left():
     """What a real run leaves on a server: types by key, and field names by record."""
@@ -80,7 +88,8 @@ def left():
         # The malformed entry becomes a dead letter.
         lose_a_message(client)
         topic, limits = Topics(client).open(record.TOPIC), DrainLimits(idle_ms=50)
-        drain_partition(topic, 0, record.SHIPPING, lambda _msg: None, limits=limits)
+        client.xadd(topic.keys.stream(0), {"data": SPACED})
+        drain_partition(topic, 0, record.SHIPPING, refuse_spaced, limits=limits)
         types = {key.decode(): client.type(key).decode() for key in client.scan_iter("*")}
         fields: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -106,7 +115,8 @@ def left():
             elif kind == "stream":
                 for _, entry in client.xrange(key):
                     add("entry", entry)
-                    if entry[b"data"].startswith(b"{") and key != record.STREAM:
+                    is_ours = entry[b"data"].startswith(b"{") and entry[b"data"] != SPACED.encode()
+                    if is_ours and key != record.STREAM:
                         add("Dead letter" if key.endswith("dlq") else "Envelope", json.loads(entry[b"data"]))
         return types, fields
 

@@ -139,6 +139,18 @@ def test_a_running_beat_writes_the_schedules_of_its_code_again_when_they_are_los
     assert "the schedules are lost" in caplog.text
 
 
+def test_a_running_beat_lists_its_queues_again_when_they_are_lost(app: TaskApp) -> None:
+    clock.set_clock(None)
+    app.schedule("often", "any", every=1)
+    with Beat(app, BeatConfig(poll_s=0.05)):
+        for _ in range(2):
+            eventually(lambda: app.queues() == ["default"])
+            # As a server that restarts without its data.
+            app.client.delete(*app.client.scan_iter(f"{app.namespace}:*"))
+
+        eventually(lambda: app.queues() == ["default"])
+
+
 @pytest.mark.parametrize(
     ("catch_up", "expected"),
     [

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from conquiet import QueueError
 from conquiet.tasks import TaskApp, clock
+from conquiet.tasks.beat import Beat, BeatConfig
 from conquiet.tasks.keys import BeatKeys
 from tests.with_redis.tasks.beats import (
     HOUR,
@@ -125,3 +130,53 @@ def test_times_that_are_no_numbers_stop_no_beat(app: TaskApp, score: str, meta: 
     tick_all(beat)
 
     assert planned(NOON + HOUR) in queued(app)
+
+
+@contextmanager
+def without_right(app: TaskApp, server_url: str, command: str) -> Iterator[TaskApp]:
+    """The app of a user who may do all but one command."""
+    client: Any = app.client
+    name, parts = f"user-{uuid.uuid4().hex[:10]}", urlsplit(server_url)
+    client.acl_setuser(
+        name, enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", f"-{command}"]
+    )
+    try:
+        address = parts.netloc.rpartition("@")[2]
+        with TaskApp(
+            parts._replace(netloc=f"{name}:secret@{address}").geturl(), namespace=app.namespace
+        ) as restricted:
+            yield restricted
+    finally:
+        client.acl_deluser(name)
+
+
+@pytest.mark.parametrize("command", ["hset", "set", "xadd"])
+def test_a_task_whose_record_may_not_be_written_is_not_enqueued(
+    app: TaskApp, server_url: str, command: str
+) -> None:
+    keys = app.keys("default")
+    with without_right(app, server_url, command) as restricted:
+        for _ in range(3):
+            with pytest.raises(QueueError):
+                restricted.enqueue("t", {}, unique_for_s=60)
+
+    assert queued(app) == []
+    assert not [*app.client.scan_iter(keys.record("*")), *app.client.scan_iter(keys.unique("*"))]
+    # And nothing of it stands in the way of those that may.
+    assert app.enqueue("t", {}, unique_for_s=60).is_new
+
+
+def test_a_beat_that_may_not_write_records_enqueues_no_occurrence_again_and_again(
+    app: TaskApp, server_url: str
+) -> None:
+    app.schedule("s", app.task(name="t")(nothing), every=HOUR)
+    tick_all(beat_of(app))
+    with without_right(app, server_url, "hset") as restricted:
+        restricted.task(name="t")(nothing)
+        beat = Beat(restricted, BeatConfig(name="b"))
+        for number in range(3):
+            set_clock(NOON + HOUR + number * 2 * RETRY)
+            with suppress(QueueError):
+                beat.tick()
+
+    assert queued(app) == []

@@ -67,8 +67,7 @@ def claim_stale(
             run = partial(drain_stale, queue, function, into, used, inbox=chosen_inbox(inbox, inbox_keep))
             return run_and_show(context, "stream", partial(run, min_idle_ms=min_idle_ms))
         if not dry_run:
-            delivery, _ = RedisStreamsQueue(topic.client, config).claim_page(min_idle_ms, most)
-            ids = [msg.id for msg in delivery.messages] + [entry.id for entry in delivery.malformed]
+            ids = RedisStreamsQueue(topic.client, config).claim_ids(min_idle_ms, most)
     document = {"stream": name, "group": group, "claimed": len(ids), "ids": ids, "is_dry_run": dry_run}
     verb = "would be claimed" if dry_run else "claimed"
     context.output.show(document, "\n".join([f"{len(ids):,} messages {verb}", *ids]))

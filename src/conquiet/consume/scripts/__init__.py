@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
 from conquiet.consume.report import Elsewhere
 from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import Client, drains_key
+from conquiet.queue.connection import Client, as_text, drains_key
 from conquiet.queue.lua import LuaScript
 
-_DEAD_LETTER, _JOIN, _LEAVE = (
+_DEAD_LETTER, _JOIN, _LEAVE, _PUBLISH = (
     LuaScript(files(__name__).joinpath(f"{name}.lua").read_bytes())
-    for name in ("dead_letter", "join", "leave")
+    for name in ("dead_letter", "join", "leave", "publish")
 )
+
+
+#: The ids of rows in their stream, and those of them that were added now.
+Published = tuple[list[str], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,24 @@ def leave(client: Client, config: QueueConfig, consumer: str, instance: str = ""
     """Forget an instance, or one that is dead, and the consumer's name if nothing is pending there."""
     arguments = (config.consumer_group.encode(), consumer.encode(), instance, left)
     return Elsewhere(*_LEAVE.run(client, _keys(config), arguments))
+
+
+def publish(
+    client: Client, rows: Sequence[tuple[str, str, Sequence[tuple[str, bytes]]]], known_for_ms: int
+) -> list[Published | Exception]:
+    """Add rows that were not added before: for each stream its key, that of what is known, and rows."""
+    calls = [
+        ((stream, known), (known_for_ms, *(part for row in named for part in row)))
+        for stream, known, named in rows
+    ]
+    published: list[Published | Exception] = []
+    for reply in _PUBLISH.run_all(client, calls):
+        if isinstance(reply, Exception):
+            published.append(reply)
+        else:
+            ids = [as_text(entry_id) for entry_id in reply[::2]]
+            published.append((ids, [one for one, is_new in zip(ids, reply[1::2], strict=True) if is_new]))
+    return published
 
 
 def _keys(config: QueueConfig) -> list[str]:

@@ -93,6 +93,8 @@ class DeadLetterRecord:
             values["partition"] = partition
         if "fieldsBase64" in letter:
             values["raw_fields"] = _decoded(letter["fieldsBase64"])
+        if isinstance(data := letter.get("data"), str):
+            values["raw_fields"] = ((b"data", data.encode()),)
         if isinstance(sent := letter.get("envelope"), dict):
             try:
                 check_envelope(sent)

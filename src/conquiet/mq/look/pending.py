@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal, Self
 
 from conquiet.arguments import check_non_negative_int, check_positive_int
 from conquiet.mq.positions import Position
@@ -30,6 +30,17 @@ class PendingEntry:
     #: Time since it was last delivered, or kept alive by its consumer.
     idle_ms: int
     deliveries: int
+
+    @classmethod
+    def of_row(cls, partition: int, row: Mapping[str, Any]) -> Self:
+        """Of one row of XPENDING, as redis-py reads it."""
+        return cls(
+            partition=partition,
+            id=row["message_id"].decode(),
+            consumer=as_text(row["consumer"]),
+            idle_ms=row["time_since_delivered"],
+            deliveries=row["times_delivered"],
+        )
 
     @property
     def position(self) -> Position:
@@ -99,13 +110,7 @@ def _entries(
         command = ("XPENDING", topic.keys.stream(partition), group, *idle, start, "+", _PAGE)
         rows = topic.call(*command, group=group, parse_detail=True)
         for row in rows:
-            yield PendingEntry(
-                partition=partition,
-                id=row["message_id"].decode(),
-                consumer=as_text(row["consumer"]),
-                idle_ms=row["time_since_delivered"],
-                deliveries=row["times_delivered"],
-            )
+            yield PendingEntry.of_row(partition, row)
         if len(rows) < _PAGE:
             return
         start = f"({rows[-1]['message_id'].decode()}"

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from conquiet.mq.envelope import MqMessage
-from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.queue.message import entry_id_order
 
 _Order = tuple[int, int]
 
-#: What may be parked in one partition, whatever its number.
-_MAX_BYTES = 4 * BATCH_BYTES
+#: What stays in memory of one partition's parked messages; of what is more, the stream has the content.
+_KEPT_BYTES = 256 << 10
 
 
 @dataclass(slots=True)
@@ -33,6 +32,8 @@ class BlockedKeys:
         self._keys: dict[str, str] = {}
         #: How many messages are parked.
         self.size = 0
+        #: Of those whose content is in memory.
+        self._bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._blocked_keys)
@@ -41,9 +42,14 @@ class BlockedKeys:
         """All that is parked."""
         return (msg for line in self._blocked_keys.values() for msg in line.parked)
 
+    @property
+    def heads(self) -> list[str]:
+        """The messages that others wait for."""
+        return [*self._keys]
+
     def is_full(self, max_size: int) -> bool:
-        """Whether so many are parked, or so large ones, that no more should be read."""
-        return self.size >= max_size or sum(len(msg.data) for msg in self) >= _MAX_BYTES
+        """Whether so many are parked that no more should be read."""
+        return self.size >= max_size
 
     def block(self, head_id: str, key: str | None) -> None:
         """A message waits for its retry: what comes after it with the same key is to be parked."""
@@ -56,7 +62,7 @@ class BlockedKeys:
         line = None if msg.key is None else self._blocked_keys.get(msg.key)
         if line is None or min(line.heads) > entry_id_order(msg.id):
             return False
-        self._insert(line, msg)
+        self._insert(line, self._kept(msg))
         return True
 
     def unblock_all(self, vanished: Iterable[str], heads: Iterable[MqMessage]) -> list[MqMessage]:
@@ -72,15 +78,21 @@ class BlockedKeys:
         line = self._blocked_keys[key]
         line.heads.discard(entry_id_order(head_id))
         if head is not None:
-            self._insert(line, head)
+            waits_on = bool(line.heads) and min(line.heads) < entry_id_order(head_id)
+            self._insert(line, self._kept(head) if waits_on else head)
         return self._freed(key, line)
+
+    def _kept(self, msg: MqMessage) -> MqMessage:
+        return msg if self._bytes + len(msg.data) <= _KEPT_BYTES else msg.unloaded()
 
     def _insert(self, line: _BlockedKey, msg: MqMessage) -> None:
         before = len(line.parked)
         if before and _order(line.parked[-1]) >= _order(msg):
             # Delivered anew, as after a reset of the group, it takes the place of its earlier delivery.
+            self._bytes -= sum(len(parked.data) for parked in line.parked if parked.id == msg.id)
             line.parked = [parked for parked in line.parked if parked.id != msg.id]
         insort(line.parked, msg, key=_order)
+        self._bytes += len(msg.data)
         self.size += len(line.parked) - before
 
     def _freed(self, key: str, line: _BlockedKey) -> list[MqMessage]:
@@ -91,6 +103,7 @@ class BlockedKeys:
         else:
             freed = self._blocked_keys.pop(key).parked
         self.size -= len(freed)
+        self._bytes -= sum(len(msg.data) for msg in freed)
         return freed
 
 

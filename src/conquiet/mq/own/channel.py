@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from conquiet.consume.byte_budget import ByteBudget
 from conquiet.consume.channel import KeyOf
 from conquiet.consume.outcome import Outcome, Settlement
 from conquiet.consume.report import Elsewhere
@@ -23,13 +24,19 @@ from conquiet.mq.own.due_retries import DueRetries
 from conquiet.mq.own.metrics import PartitionMetrics
 from conquiet.mq.own.partition import Batch, LeasedPartition
 from conquiet.mq.own.settlement import SettlementRules
-from conquiet.mq.own.take_overs import TakeOvers
+from conquiet.mq.own.take_overs import TakeOvers, log_vanished
+from conquiet.mq.own.unloaded import Unloaded
 from conquiet.mq.own.waiting import Waiting
 from conquiet.queue.connection import longest_block_ms
 from conquiet.queue.ends import EndWatch
 from conquiet.queue.message import entry_id_order
 
 _log = MessageLog(logging.getLogger(__name__))
+
+#: How often a read asks that has to wait until other partitions have less in memory.
+_ASK_EVERY_MS = 20
+#: What a message that waits may keep in memory.
+_SMALL_BYTES = 64 << 10
 
 
 class PartitionChannel:
@@ -44,9 +51,17 @@ class PartitionChannel:
     #: Only the owner has messages of a partition.
     elsewhere = Elsewhere()
 
-    def __init__(self, partition: LeasedPartition, config: ConsumerConfig, ends: EndWatch) -> None:
+    def __init__(
+        self,
+        partition: LeasedPartition,
+        config: ConsumerConfig,
+        ends: EndWatch,
+        budget: ByteBudget | None = None,
+    ) -> None:
         self.partition = partition
         self._config, self._ends = config, ends
+        #: One for all partitions of a consumer.
+        self._budget = budget or ByteBudget(config.max_bytes)
         self._rules = config.settlement_rules()
         self._blocked = BlockedKeys()
         #: Parked behind a message that another consumer has settled meanwhile.
@@ -60,6 +75,7 @@ class PartitionChannel:
         self.waiting = Waiting(partition.topic, partition.stream, partition.group)
         #: Entry id and delivery count of all that is read and not settled; read by the thread that renews.
         self.in_flight: dict[str, int] = {}
+        self._unloaded = Unloaded(partition, self.in_flight)
         #: Until when, by `lease_clock`, the lease is certainly held.
         self.lease_valid_until = 0.0
         #: Whether something was settled, or nothing was found to read: the partition can be worked on.
@@ -81,37 +97,70 @@ class PartitionChannel:
 
     def read(self, settlements: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch:
         """As `Channel.read`; never `None`: a partition has no end."""
+        max_bytes = self._budget.ask(self)
+        if not max_bytes:
+            self.settle(settlements)
+            settlements = ()
+            max_bytes = self._wait_for_room(min(self._block_ms, wait_ms or self._block_ms))
+        if not max_bytes:
+            self.is_caught_up = False
+            return Batch()
+        batch = Batch()
+        try:
+            batch = self._read(settlements, size, max_bytes)
+        finally:
+            self._budget.tell(self, batch.sizes)
+        if not batch and self.is_caught_up:
+            self._wait_for_new(batch, wait_ms)
+        return batch
+
+    def _read(self, settlements: Sequence[Settlement], size: int, max_bytes: int) -> Batch:
+        if self._unloaded:
+            self.settle(settlements)
+            self.is_caught_up = False
+            return self._unloaded.load(size, max_bytes)
         if self._take_overs.is_due:
             self.settle(settlements)
             settlements = ()
-            taken = self._take_over(size)
+            taken = self._take_over(size, max_bytes)
             if taken or self._take_overs.has_more:
                 # All pages before anything else: what comes later in the stream is handled later.
+                self.is_caught_up = False
                 return taken
         if self._freed or self._retries.are_due:
             self.settle(settlements)
             settlements = ()
             freed, self._freed = self._freed, []
-            due = Batch(messages=freed) if freed else self._take_due(size)
-            if due:
+            due = self._unloaded.add_rest(Batch(messages=freed)) if freed else self._take_due(size, max_bytes)
+            if due or self._unloaded:
                 self._retries.have_had_their_turn = True
+                self.is_caught_up = False
                 return due
         self.is_caught_up, self._retries.have_had_their_turn = True, False
         is_full = self._blocked.is_full(self._config.max_parked)
-        batch = self._settle_and_read(settlements, 0 if is_full else size)
-        self.in_flight |= {msg.id: msg.delivery_count for msg in batch.messages}
+        batch = self._settle_and_read(settlements, 0 if is_full else size, max_bytes)
+        self._unloaded.add(batch.unloaded)
+        self.in_flight |= {msg.id: msg.delivery_count for msg in (*batch.messages, *batch.unloaded)}
         if batch.messages:
             self._ends.seen(self.stream, batch.messages[-1].id, batch.messages[-1].data)
-        if not batch:
-            until_due_ms = int(
-                (min(self._retries.next_at, self._take_overs.next_at) - time.monotonic()) * 1000
-            )
-            block_ms = max(1, min(self._block_ms, until_due_ms, wait_ms or self._block_ms))
-            if is_full:
-                self.waiting.sleep(block_ms)
-            else:
-                self.waiting.for_new(batch.last_delivered, block_ms)
         return batch
+
+    def _wait_for_new(self, batch: Batch, wait_ms: int | None) -> None:
+        until_due_ms = int((min(self._retries.next_at, self._take_overs.next_at) - time.monotonic()) * 1000)
+        block_ms = max(1, min(self._block_ms, until_due_ms, wait_ms or self._block_ms))
+        if self._blocked.is_full(self._config.max_parked):
+            self.waiting.sleep(block_ms)
+        else:
+            self.waiting.for_new(batch.last_delivered, block_ms)
+
+    def _wait_for_room(self, wait_ms: int) -> int:
+        until = time.monotonic() + wait_ms / 1000
+        while not (max_bytes := self._budget.ask(self)) and time.monotonic() < until:
+            self.waiting.sleep(_ASK_EVERY_MS)
+        if not max_bytes:
+            # What waits on without asking would keep the others waiting, too.
+            self._budget.leave(self)
+        return max_bytes
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
         """As `Channel.settle`, all in one script."""
@@ -124,7 +173,9 @@ class PartitionChannel:
         queued.extendleft(reversed(self._freed))
         self._freed.clear()
         msg = queued.popleft()
-        return None if self._blocked and self._blocked.park(msg) else msg
+        if self._blocked and self._blocked.park(msg):
+            return None
+        return msg if msg.is_loaded else self._unloaded.load_one(msg)
 
     def set_aside(self, msg: MqMessage) -> None:
         """As `Channel.set_aside`: later ones of its key are parked."""
@@ -138,7 +189,7 @@ class PartitionChannel:
         """As `Channel.begin`: what was taken over or waited for its retry is counted when it begins."""
         if msg.is_counted:
             return None
-        msg.is_counted = True
+        msg.count()
         return Settlement("begin", msg.id, msg.delivery_count - 1)
 
     def settlement_without_handler(self, msg: MqMessage) -> Settlement | None:
@@ -151,9 +202,12 @@ class PartitionChannel:
         """As `Channel.decide`: done, retried by the policy, or a dead letter."""
         if isinstance(result, LeaseLostError):
             raise result
-        now_ms, sent_ms = _now_ms(), msg.envelope.timestamp_ms
+        if isinstance(result, MemoryError):
+            self._budget.shrink()
+        now_ms, sent_ms = _now_ms(), msg.sent_ms
         self._metrics.handled(seconds, max(0, now_ms - sent_ms) / 1000 if sent_ms else None)
         settlement = self._rules.for_result(msg, result, now_ms)
+        settlement.is_large = settlement.kind != "ack" and len(msg.data) > _SMALL_BYTES
         if settlement.kind == "retry" and self._config.ordering == "strict":
             self._blocked.block(msg.id, msg.as_delivered().key)
         return settlement
@@ -165,7 +219,8 @@ class PartitionChannel:
 
     def hand_back(self, queued: Sequence[MqMessage]) -> int:
         """As `Channel.hand_back`, with what is parked; the next owner begins with them."""
-        messages = sorted((*queued, *self._freed, *self._blocked), key=_order)
+        self._budget.leave(self)
+        messages = sorted((*queued, *self._freed, *self._unloaded, *self._blocked), key=_order)
         settlements = [
             Settlement("hand_back", msg.id, self.in_flight[msg.id], msg.delivery_count - 1)
             for msg in messages
@@ -179,7 +234,8 @@ class PartitionChannel:
 
     def as_delivered(self, msg: MqMessage) -> MqMessage:
         """As `Channel.as_delivered`."""
-        return msg.as_delivered()
+        # It may wait for long; a large one is loaded again when its turn comes.
+        return msg.as_delivered() if len(msg.data) <= _SMALL_BYTES else msg.unloaded()
 
     def count_unavailable(self, messages: int) -> None:
         """As `Channel.count_unavailable`."""
@@ -188,28 +244,39 @@ class PartitionChannel:
     def __str__(self) -> str:
         return str(self.partition)
 
-    def _take_over(self, size: int) -> Batch:
-        page = self._take_overs.take_page(size, self.in_flight)
+    def _take_over(self, size: int, max_bytes: int) -> Batch:
+        page = self._take_overs.take_page(size, self.in_flight, max_bytes)
         self._metrics.count("conquiet_mq_claimed_total", len(page.batch.messages))
         if self._config.ordering == "strict":
             for entry_id, key in zip(page.waiting, self.partition.keys_of(page.waiting), strict=True):
                 self._blocked.block(entry_id, key)
         self.in_flight |= {msg.id: msg.delivery_count - 1 for msg in page.batch.messages}
         taken, self._freed = self._freed, []
+        gone = list(page.vanished)
+        if not self._take_overs.has_more:
+            gone += self._find_gone_heads()
         # Also what waited for its retry, until somebody took it out of the waiting set.
-        taken += self._blocked.unblock_all(page.vanished, page.batch.messages)
-        return replace(page.batch, messages=sorted(taken, key=_order))
+        taken += self._blocked.unblock_all(gone, page.batch.messages)
+        return self._unloaded.add_rest(replace(page.batch, messages=sorted(taken, key=_order)))
 
-    def _take_due(self, size: int) -> Batch:
-        due = self._retries.take(size)
+    def _find_gone_heads(self) -> list[str]:
+        """Those that were acked and taken out of the waiting set by hand: nothing else opens their keys."""
+        heads = [entry_id for entry_id in self._blocked.heads if entry_id not in self.in_flight]
+        gone = self.partition.find_gone(heads)
+        log_vanished(self.partition, gone)
+        return gone
+
+    def _take_due(self, size: int, max_bytes: int) -> Batch:
+        due = self._retries.take(size, max_bytes)
         self.in_flight |= {msg.id: msg.delivery_count - 1 for msg in due.batch.messages}
-        return replace(due.batch, messages=self._blocked.unblock_all(due.vanished, due.batch.messages))
+        freed = self._blocked.unblock_all(due.vanished, due.batch.messages)
+        return self._unloaded.add_rest(replace(due.batch, messages=freed))
 
-    def _settle_and_read(self, settlements: Sequence[Settlement], size: int) -> Batch:
+    def _settle_and_read(self, settlements: Sequence[Settlement], size: int, max_bytes: int = 0) -> Batch:
         self._metrics.flush()
         started = time.monotonic()
         try:
-            effects, batch = self.partition.settle_and_read(settlements, size)
+            effects, batch = self.partition.settle_and_read(settlements, size, max_bytes=max_bytes)
         except LeaseLostError:
             self._metrics.count("conquiet_mq_fenced_total", len(settlements))
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from conquiet.consume.byte_budget import ByteBudget
 from conquiet.errors import QueueError
 from conquiet.logs import MessageLog
 from conquiet.mq.clock import lease_clock
@@ -29,6 +30,8 @@ class ChannelLeases:
         self._config = config
         self.store = LeaseStore(topic, group)
         self._ends = EndWatch(topic.client, config.consumer_name)
+        #: Of all partitions of the consumer together.
+        self.budget = ByteBudget(config.max_bytes)
         self._ever_owned: set[int] = set()
 
     def acquire(self, topic: Topic, partition: int) -> PartitionChannel | None:
@@ -40,7 +43,7 @@ class ChannelLeases:
         if lease is None:
             return None
         leased = LeasedPartition(topic, self._group, lease, self.store)
-        channel = PartitionChannel(leased, config, self._ends)
+        channel = PartitionChannel(leased, config, self._ends, self.budget)
         self._ends.watch(leased.stream, topic.end_mark(partition))
         channel.lease_valid_until = config.valid_until(asked)
         count_acquired(*leased.labels)

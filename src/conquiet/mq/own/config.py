@@ -11,7 +11,10 @@ from conquiet.mq.look.group_changes import id_before
 from conquiet.mq.own.retry import RetryPolicy
 from conquiet.mq.own.settlement import SettlementRules
 from conquiet.queue import unique_consumer_name
+from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.queue.config import CLAIM_IDLE_MS
+
+DEFAULT_MAX_BYTES = 2 * BATCH_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +29,7 @@ class ConsumerConfig:
     retry_mode: Literal["in_place", "requeue"] = "in_place"
     #: "strict": while a message waits for its retry, later ones of the same key wait behind it.
     ordering: Literal["default", "strict"] = "default"
-    #: With strict ordering: messages that may wait behind others, or 32 MiB of them, before the partition
-    #: reads no more.
+    #: With strict ordering: messages of a partition that may wait behind others before it reads no more.
     max_parked: int = 1_000
     #: The most partitions that this consumer owns; the others of its group share the rest. `None` for its
     #: fair share, however many that are.
@@ -41,6 +43,10 @@ class ConsumerConfig:
     #: As `DrainLimits.order_by`: another order than that of the keys, or `False` for none.
     order_by: OrderBy | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
+    #: The most bytes of messages that this consumer has in memory, as they are in Redis, over all partitions
+    #: that it owns: a partition waits for its turn before it reads on. A message needs two to five times as
+    #: much. One that is larger is read when nothing else is in memory.
+    max_bytes: int = DEFAULT_MAX_BYTES
     #: Where a group begins that nobody has created before: "start", "end" (as Redis: "$"), an entry id or a
     #: time in ms. It begins there in all partitions at one moment, and in those that are added later with
     #: their first message. For a group that is there it means nothing: `MqAdmin.reset_group` moves one.
@@ -62,7 +68,15 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         check_name("consumer_name", self.consumer_name)
-        for name in ("lease_ttl_ms", "batch_size", "block_ms", "max_parked", "claim_idle_ms", "concurrency"):
+        for name in (
+            "lease_ttl_ms",
+            "batch_size",
+            "max_bytes",
+            "block_ms",
+            "max_parked",
+            "claim_idle_ms",
+            "concurrency",
+        ):
             check_positive_int(name, getattr(self, name))
         for name in ("max_partitions", "max_handlers"):
             if getattr(self, name) is not None:

@@ -151,7 +151,7 @@ class PartitionConsumer(Background):
                 self._failing.clear()
         self._owned.report()
 
-    def _tolerate_failure(self, partition: int, error: QueueError, *, has_worked: bool) -> None:
+    def _tolerate_failure(self, partition: int, error: QueueError | MemoryError, *, has_worked: bool) -> None:
         # Several: two lost replies around a handler of hours are not an outage.
         failing = self._failing.setdefault(partition, Outage(self.config.max_outage_s, min_failures=5))
         if has_worked:
@@ -203,12 +203,21 @@ class PartitionConsumer(Background):
                 case LeaseLostError():
                     emit("conquiet_mq_leases_lost_total", 1, *owned.channel.partition.labels)
                     _log.warning("%s", owned.error, extra=owned.channel.partition.extra())
+                case MemoryError() as error:
+                    self._shrink(error)
+                    self._tolerate_failure(owned.partition, error, has_worked=owned.channel.has_worked)
                 case QueueError() as error:
                     self._tolerate_failure(owned.partition, error, has_worked=owned.channel.has_worked)
                 case _:
                     text, extra = "the worker of %s failed", owned.channel.partition.extra()
                     _log.error(text, owned.channel, exc_info=owned.error, extra=extra)
                     self._fatal = self._fatal or owned.error
+
+    def _shrink(self, error: MemoryError) -> None:
+        text = "too little memory for what was read of topic %r: no more than %d bytes at a time from now on"
+        _log.error(text, self.topic.name, self._leases.budget.shrink(), exc_info=error, extra=self._extra())
+        # What the failed worker had is to be free before the others go on.
+        error.__traceback__ = None
 
     def _extra(self, **facts: Any) -> dict[str, Any]:
         names = {"topic": self.topic.name, "group": self.group, "consumer": self.config.consumer_name}

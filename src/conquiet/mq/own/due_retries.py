@@ -23,9 +23,9 @@ class DueRetries:
         """Whether it is time to look."""
         return not self.have_had_their_turn and time.monotonic() >= self.next_at
 
-    def take(self, size: int) -> Due:
-        """Take at most so many."""
-        due = self._partition.take_due(size)
+    def take(self, size: int, max_bytes: int) -> Due:
+        """Take at most so many, no further one after so many bytes."""
+        due = self._partition.take_due(size, max_bytes=max_bytes)
         log_vanished(self._partition, due.vanished, due.unknown)
         # Nobody else schedules retries in an owned partition; an administrator may.
         until_due_s = 1.0 if due.next_due_ms is None else due.next_due_ms / 1000

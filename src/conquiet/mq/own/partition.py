@@ -9,7 +9,7 @@ from typing import Any
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import LeaseLostError, MalformedEntry, QueueError
 from conquiet.logs import message_fields
-from conquiet.mq.envelope import Envelope, LaterVersionError, MqMessage, check_envelope
+from conquiet.mq.envelope import Envelope, LaterVersionError, MessageDraft, MqMessage, check_envelope
 from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.scripts import run_script
 from conquiet.mq.topics import Topic
@@ -29,9 +29,17 @@ class Batch:
     malformed: list[MalformedEntry] = field(default_factory=list)
     #: Of a read that found nothing new: the last entry that the group was given.
     last_delivered: str = ""
+    #: Further entries, delivered too, for which there was no room: their content is to be loaded.
+    unloaded: list[MqMessage] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.messages or self.malformed)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each message and malformed entry."""
+        sizes = [len(msg.data) for msg in self.messages]
+        return sizes + [sum(len(value) for _, value in entry.fields) for entry in self.malformed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,16 +115,23 @@ class LeasedPartition:
             create_group(self.topic.client, self.stream, self.group, create_stream=self._is_bare)
 
     def take_over(
-        self, after: str | None, count: int, min_idle_ms: int | None = None, in_flight: Iterable[str] = ()
+        self,
+        after: str | None,
+        count: int,
+        min_idle_ms: int | None = None,
+        in_flight: Iterable[str] = (),
+        *,
+        max_bytes: int = BATCH_BYTES,
     ) -> TakeOver:
         """Take one page of the pending entries, oldest first; each is counted when it begins.
 
         Args:
             min_idle_ms: take only what was not touched for so long, and is not in flight here.
+            max_bytes: no further one after so many.
         """
         start = "-" if after is None else f"({after}"
         idle = ("",) if min_idle_ms is None else (min_idle_ms, *in_flight)
-        last, entries, waiting, vanished = self._fenced("take_over", start, count, BATCH_BYTES, *idle)
+        last, entries, waiting, vanished = self._fenced("take_over", start, count, max_bytes, *idle)
         self._turn += bool(entries or vanished)
         return TakeOver(
             batch=self._batch(entries, is_taken=True),
@@ -125,9 +140,9 @@ class LeasedPartition:
             after=last.decode() or None,
         )
 
-    def take_due(self, count: int) -> Due:
-        """Take entries whose retry is due; each is counted when it begins."""
-        entries, next_due_ms, vanished, unknown = self._fenced("take_due", count, BATCH_BYTES)
+    def take_due(self, count: int, *, max_bytes: int = BATCH_BYTES) -> Due:
+        """Take entries whose retry is due, no further one after so many bytes; counted when they begin."""
+        entries, next_due_ms, vanished, unknown = self._fenced("take_due", count, max_bytes)
         self._turn += bool(entries or vanished)
         return Due(
             batch=self._batch(entries, is_taken=True),
@@ -136,7 +151,9 @@ class LeasedPartition:
             unknown=_texts(unknown),
         )
 
-    def settle_and_read(self, settlements: Sequence[Settlement], count: int) -> tuple[list[bool], Batch]:
+    def settle_and_read(
+        self, settlements: Sequence[Settlement], count: int, *, max_bytes: int = BATCH_BYTES
+    ) -> tuple[list[bool], Batch]:
         """Settle, then read up to `count` new messages, in one script; returns which had effect."""
         # Nearly all of them are acks of a first delivery: an id alone costs a fifth of what the others do.
         once: list[str] = []
@@ -147,12 +164,27 @@ class LeasedPartition:
             else:
                 others += (settlement.kind, settlement.entry_id, settlement.delivery_count)
                 others += (settlement.first, settlement.second)
-        arguments = (count, BATCH_BYTES, len(once), *once, *others)
-        reply, entries, last = self._fenced("settle_and_read", *arguments, keys=self._settle_keys)
+        arguments = (count, max_bytes, len(once), *once, *others)
+        reply, entries, last, too_large = self._fenced("settle_and_read", *arguments, keys=self._settle_keys)
         self._turn += bool(settlements or entries)
-        return _effects(settlements, reply), self._batch(
-            [(*entry, 1, b"") for entry in entries], last.decode()
-        )
+        batch = self._batch([(*entry, 1, b"") for entry in entries], last.decode())
+        batch.unloaded.extend(self._unloaded(entry_id.decode()) for entry_id in too_large)
+        return _effects(settlements, reply), batch
+
+    def load(self, msg: MqMessage) -> Batch:
+        """A message again whose content is not in memory; nothing if the stream has it no more."""
+        entries = self.topic.call("XRANGE", self.stream, msg.id, msg.id, group=self.group)
+        is_taken = not msg.is_counted
+        facts = (msg.delivery_count - is_taken, msg.failure)
+        return self._batch([(*entry, *facts) for entry in entries], is_taken=is_taken)
+
+    def find_gone(self, entry_ids: Sequence[str]) -> list[str]:
+        """Which of these neither wait for their retry nor are pending at anybody."""
+        gone: list[str] = []
+        for start in range(0, len(entry_ids), 500):
+            (found,) = self._fenced("find_gone", *entry_ids[start : start + 500])
+            gone += _texts(found)
+        return gone
 
     def keys_of(self, entry_ids: Sequence[str]) -> list[str | None]:
         """The message keys of entries, `None` for one without or that is no longer in the stream."""
@@ -217,22 +249,37 @@ class LeasedPartition:
                 # As it will be when it has begun.
                 count += 1
             envelope = Envelope.of(payload, topic=topic, partition=partition, is_bare=is_bare)
-            batch.messages.append(
-                MqMessage(
-                    topic=topic,
-                    group=group,
-                    partition=partition,
-                    id=entry_id,
-                    attempt=envelope.attempt + count,
-                    envelope=envelope,
-                    delivery_count=count,
-                    stream=self.stream,
-                    data=data,
-                    failure=failure,
-                    is_counted=not is_taken,
-                )
+            draft: Any = MessageDraft(
+                topic=topic,
+                group=group,
+                partition=partition,
+                id=entry_id,
+                attempt=envelope.attempt + count,
+                envelope=envelope,
+                delivery_count=count,
+                stream=self.stream,
+                data=data,
+                failure=failure,
+                is_counted=not is_taken,
+                sent_ms=envelope.timestamp_ms,
+                sent_id=envelope.id,
             )
+            draft.__class__ = MqMessage
+            batch.messages.append(draft)
         return batch
+
+    def _unloaded(self, entry_id: str) -> MqMessage:
+        topic, partition = self.topic.name, self.partition
+        return MqMessage(
+            topic=topic,
+            group=self.group,
+            partition=partition,
+            id=entry_id,
+            attempt=1,
+            envelope=Envelope(topic=topic, partition=partition, payload={}),
+            delivery_count=1,
+            stream=self.stream,
+        )
 
     def extra(self, **facts: Any) -> dict[str, Any]:
         """The `extra` of a log line about this partition."""

@@ -8,12 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from conquiet.consume.dead_letter import Cause, GivenUp, malformed_content, raw_content, short_text
+from conquiet.consume.dead_letter import (
+    Cause,
+    GivenUp,
+    as_read,
+    malformed_content,
+    raw_content,
+    short_text,
+)
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement, Skipped
 from conquiet.errors import MalformedEntry
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.own.retry import RetryPolicy
-from conquiet.payload import decode_payload
+from conquiet.payload import decode_payload, encode_payload
 from conquiet.tracing import Where
 
 _log = logging.getLogger(__name__)
@@ -177,7 +184,9 @@ class SettlementRules:
 
 def _content(msg: MqMessage) -> dict[str, Any]:
     try:
-        return {"headers": dict(msg.headers), "envelope": json.loads(msg.envelope.encode())}
+        envelope = msg.envelope.encode()
+        same = as_read(msg.data, envelope, encode_payload(msg.payload))
+        return {"headers": dict(msg.headers), **same, "envelope": json.loads(envelope)}
     except (TypeError, ValueError):
         # Some JSON can be read but not written again, as a lone surrogate: the bytes as they came.
         return raw_content([(b"data", msg.data)])

@@ -39,9 +39,9 @@ class TakeOvers:
         """Whether a take-over has begun and not ended."""
         return self._after is not None
 
-    def take_page(self, size: int, in_flight: Iterable[str]) -> TakeOver:
+    def take_page(self, size: int, in_flight: Iterable[str], max_bytes: int) -> TakeOver:
         """Take the next page of at most so many messages, but what is in flight."""
-        page = self._partition.take_over(self._after, size, self._min_idle_ms, in_flight)
+        page = self._partition.take_over(self._after, size, self._min_idle_ms, in_flight, max_bytes=max_bytes)
         log_vanished(self._partition, page.vanished)
         taken = len(page.batch.messages) + len(page.batch.malformed)
         if taken and self._min_idle_ms is not None:

@@ -16,6 +16,7 @@ from conquiet.errors import QueueError
 from conquiet.mq.keys import RegistryKeys, TopicKeys
 from conquiet.queue.connection import Client, as_text, forget_connections, visible_errors
 from conquiet.queue.lua import Argument, LuaScript
+from conquiet.queue.scripts import Added
 
 #: "count" deletes nothing, "delete" deletes unless something is pending, "force" deletes.
 DeleteMode = Literal["count", "delete", "force"]
@@ -38,13 +39,6 @@ class OnceEntry(NamedTuple):
     partition: int
     dedupe_id: str | None
     data: bytes
-
-
-class Added(NamedTuple):
-    """The entry of a message; not new if its dedupe id was added before."""
-
-    entry_id: str
-    is_new: bool
 
 
 class Moved(NamedTuple):
@@ -118,7 +112,8 @@ def create_topic(
 
 def begin_delete(client: Client, registry: RegistryKeys, name: str) -> tuple[int, str] | None:
     """Take a topic out of the registry; returns its partition count and layout, `None` if it is not there."""
-    keys = [registry.registry, registry.meta(name), registry.deleting(name)]
+    keys = [registry.registry, registry.meta(name), registry.deleting(name), registry.partitions(name)]
+    keys.append(registry.deleted)
     with visible_errors("delete", stream=name, group=None):
         count, layout = script("begin_delete").run(client, keys, (name,))
     return None if count is None else (int(count), layout.decode())

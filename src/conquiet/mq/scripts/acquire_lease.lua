@@ -13,7 +13,7 @@ local owner, now, instance = ARGV[1], now_ms(ARGV[3]), ARGV[5]
 if KEYS[4] and redis.call('EXISTS', KEYS[4]) == 0 then return {KEYS[1], instance, 'no stream'} end
 open_when_full('HDEL', KEYS[1], '')
 local found = redis.call('HMGET', KEYS[1], 'owner', 'instance', 'expiresAtMs', 'ttlMs')
-local expires, ttl = tonumber(found[3]) or 0, tonumber(found[4])
+local expires, ttl = whole(found[3]) or 0, whole(found[4])
 if ttl and expires > now + ttl then
   -- The clock was set back, as by a failover: else the lease of a dead owner would last until it has caught up.
   expires = now + ttl

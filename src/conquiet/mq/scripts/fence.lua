@@ -19,9 +19,14 @@ local function open_when_full(...)
   redis.call(...)
 end
 
+-- What a field should be: a whole number of milliseconds. Lua also takes 'inf', by which a lease would never end.
+local function whole(text)
+  return text and #text < 16 and string.find(text, '^%-?%d+$') and tonumber(text) or nil
+end
+
 local function owns(lease, owner, epoch, now)
   local fields = redis.call('HMGET', lease, 'owner', 'epoch', 'expiresAtMs')
-  return fields[1] == owner and fields[2] == epoch and (tonumber(fields[3]) or 0) > now
+  return fields[1] == owner and fields[2] == epoch and (whole(fields[3]) or 0) > now
 end
 
 -- A client that lost a reply may send its call again by itself; what the first call delivered would never be handled. So

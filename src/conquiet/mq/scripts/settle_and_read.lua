@@ -3,7 +3,7 @@
 -- KEYS[1] the lease   KEYS[2] the stream   KEYS[3] the waiting set   KEYS[4] the failures
 -- KEYS[5] the dead letters   KEYS[6] the delayed set   KEYS[7] the delayed items
 -- ARGV[1] the owner   ARGV[2] the epoch   ARGV[3] now, ms, or ''   ARGV[4] the group   ARGV[5] the turn
--- ARGV[6] how many to read   ARGV[7] read no more after so many bytes
+-- ARGV[6] how many to read   ARGV[7] how many bytes, but for one entry at least
 -- ARGV[8] how many to ack that were delivered once   ARGV[9…] their entry ids
 -- then five for each other message to settle: what, entry id, delivery count, and two more:
 --   'ack'        '', ''
@@ -14,9 +14,9 @@
 --   'begin'      '', ''                             taken up and about to be handled: delivery count + 1
 --
 -- Answers 'lost', 'repeated', or 'done' with the numbers of what was refused (from 0, in the order of ARGV), new entries,
--- and the last entry that the group was given, or '' if new entries came or none were to be read. Refused are messages that
--- were no longer the caller's, or settled before by the same call, and nothing was done with them. A key of another type
--- is an error before anything is changed.
+-- the last entry that the group was given, or '' if new entries came or none were to be read, and the ids of further new
+-- entries, which are too large for this answer. Refused are messages that were no longer the caller's, or settled before by
+-- the same call, and nothing was done with them. A key of another type is an error before anything is changed.
 
 local owner, group, now = ARGV[1], ARGV[4], now_ms(ARGV[3])
 local stream = KEYS[2]
@@ -114,15 +114,20 @@ local function last_delivered()
 end
 
 -- One, and then as many as its like would fit, up to ten at a time: how large an entry is, is known when it was read.
-local entries, last, read, most = {}, '', 0, 1
+local entries, last, read, most, too_large = {}, '', 0, 1, {}
 local wanted, bytes_left = tonumber(ARGV[6]), tonumber(ARGV[7])
-while read < wanted and bytes_left > 0 do
+while read < wanted and bytes_left > 0 and not too_large[1] do
   local count = math.min(most, wanted - read)
   local reply = redis.call('XREADGROUP', 'GROUP', group, owner, 'COUNT', count, 'STREAMS', stream, '>')
   local some = reply and reply[1][2] or {}
   for i = 1, #some do
-    entries[read + i] = some[i]
-    bytes_left = bytes_left - bytes_of(some[i][2])
+    local bytes = bytes_of(some[i][2])
+    if too_large[1] or (bytes > bytes_left and entries[1]) then
+      too_large[#too_large + 1] = some[i][1]
+    else
+      entries[read + i] = some[i]
+      bytes_left = bytes_left - bytes
+    end
   end
   read = read + #some
   if #some < count then break end
@@ -130,4 +135,4 @@ while read < wanted and bytes_left > 0 do
 end
 if wanted > 0 and read == 0 then last = last_delivered() end
 if #ARGV > 8 or #entries > 0 then end_turn(KEYS[1]) end
-return answer('done', refused, entries, last)
+return answer('done', refused, entries, last, too_large)

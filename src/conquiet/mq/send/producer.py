@@ -9,15 +9,17 @@ from conquiet.arguments import check_non_negative_int, check_positive_int
 from conquiet.errors import TopicError
 from conquiet.mq.envelope import Envelope
 from conquiet.mq.metrics import count_produced
-from conquiet.mq.scripts import Added, OnceEntry, delay, send_all_once, send_once
+from conquiet.mq.scripts import OnceEntry, delay, send_all_once, send_once
 from conquiet.mq.send.known_topics import KnownTopics, deleted
 from conquiet.mq.send.message import Message
 from conquiet.mq.send.partitioners import HashPartitioner, Partitioner
 from conquiet.mq.topics import Topic, name_of
 from conquiet.payload import Payload
-from conquiet.queue.connection import Client, add_entries, queue_error
+from conquiet.queue.connection import Client, queue_error
 from conquiet.queue.ends import EndWatch
 from conquiet.queue.replicas import ReplicaWait
+from conquiet.queue.round_trip import add_entries
+from conquiet.queue.scripts import Added
 from conquiet.tracing import Where, active_traces
 
 #: Messages with dedupe ids that one script adds: the server does nothing else meanwhile.
@@ -105,6 +107,12 @@ class Producer:
         If one message is refused, none is sent. Messages of one partition are added in the order given. One
         whose dedupe id was added before is not added again: the first one's id is returned in its place.
         """
+        return [added.entry_id for added in self.send_each(topic, messages, batch_size=batch_size)]
+
+    def send_each(
+        self, topic: Topic | str, messages: Iterable[Message | Payload], *, batch_size: int = 1_000
+    ) -> list[Added]:
+        """As `send_many`; returns for each message whether it is new or was added before."""
         check_positive_int("batch_size", batch_size)
         given = [item if isinstance(item, Message) else Message(payload=item) for item in messages]
         name, traces = name_of(topic), active_traces()
@@ -114,9 +122,9 @@ class Producer:
             traced = [
                 message.with_headers(headers) for message, headers in zip(given, sending.headers, strict=True)
             ]
-            ids = self._send_many(name, traced, batch_size)
-            sending.sent(ids)
-        return ids
+            added = self._send_many(name, traced, batch_size)
+            sending.sent([one.entry_id for one in added])
+        return added
 
     def refresh(self) -> None:
         """Look up every topic again with its next message, as right after `Topics.grow`."""
@@ -141,7 +149,7 @@ class Producer:
         self._replicas.after(topic.client, [stream], [added.entry_id], primaries)
         return added.entry_id
 
-    def _send_many(self, name: str, messages: list[Message], batch_size: int) -> list[str]:
+    def _send_many(self, name: str, messages: list[Message], batch_size: int) -> list[Added]:
         # After the messages are there: they may come slowly, and the topic grow meanwhile.
         topic = self._topics.open(name)
         entries, is_once = [], False
@@ -151,51 +159,50 @@ class Producer:
             is_once = is_once or message.dedupe_id is not None
         if is_once:
             batch_size = min(batch_size, _MOST_IN_A_SCRIPT)
-        ids: list[str] = []
+        done: list[Added] = []
         streams = [*map(topic.keys.stream, topic.partitions)]
         primaries = self._replicas.before(topic.client, streams)
         for start in range(0, len(entries), batch_size):
             batch = entries[start : start + batch_size]
             replies = self._add_all(topic, batch, is_once=is_once)
-            ids += [reply for reply in replies if isinstance(reply, str)]
+            done += [reply for reply in replies if isinstance(reply, Added)]
             if None in replies:
-                topic = self._topics.restore(topic, len(ids), len(entries))
+                topic = self._topics.restore(topic, len(done), len(entries))
                 left = [number for number, reply in enumerate(replies) if reply is None]
                 some = [batch[number] for number in left]
                 again = self._add_all(topic, some, is_once=is_once)
                 for number, reply in zip(left, again, strict=True):
                     replies[number] = reply
-                ids = ids[:start] + [reply for reply in replies if isinstance(reply, str)]
+                done = done[:start] + [reply for reply in replies if isinstance(reply, Added)]
             for reply in replies:
                 if isinstance(reply, Exception):
-                    operation = f"send_many ({len(ids)} of {len(entries)} messages are there)"
+                    operation = f"send_many ({len(done)} of {len(entries)} messages are there)"
                     raise queue_error(operation, reply, stream=name, group=None) from reply
                 if reply is None:
-                    raise deleted(name, len(ids), len(entries))
+                    raise deleted(name, len(done), len(entries))
+            ids = [one.entry_id for one in done]
             self._replicas.after(topic.client, streams, ids, primaries)
-        return ids
+        return done
 
     def _add_all(
         self, topic: Topic, batch: Sequence[OnceEntry], *, is_once: bool
-    ) -> list[str | Exception | None]:
+    ) -> list[Added | Exception | None]:
         streams = {number: topic.keys.stream(number) for number in {entry.partition for entry in batch}}
         self._ends.check_before_send(*streams.values())
         new: dict[int, list[str]] = {number: [] for number in streams}
         last: dict[int, bytes] = {}
-        replies: list[str | Exception | None]
+        replies: list[Added | Exception | None]
         if is_once:
-            added = send_all_once(topic, batch, self._dedupe_window_ms)
-            replies = [one.entry_id if isinstance(one, Added) else one for one in added]
-            is_new = [isinstance(one, Added) and one.is_new for one in added]
+            replies = send_all_once(topic, batch, self._dedupe_window_ms)
         else:
             keys = {number: stream.encode() for number, stream in streams.items()}
             entries = [(keys[entry.partition], entry.data) for entry in batch]
             with topic.visible("XADD"):
-                replies = add_entries(topic.client, entries, *_options(topic))
-            is_new = [isinstance(reply, str) for reply in replies]
-        for entry, reply, counts in zip(batch, replies, is_new, strict=True):
-            if counts and isinstance(reply, str):
-                new[entry.partition].append(reply)
+                found = add_entries(topic.client, entries, *_options(topic))
+            replies = [Added(reply, True) if isinstance(reply, str) else reply for reply in found]
+        for entry, reply in zip(batch, replies, strict=True):
+            if isinstance(reply, Added) and reply.is_new:
+                new[entry.partition].append(reply.entry_id)
                 last[entry.partition] = entry.data
         for number, data in last.items():
             count_produced(topic.name, number, len(new[number]))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from conquiet.queue.config import QueueConfig
-from conquiet.queue.connection import Client, execute
+from conquiet.queue.connection import Client, as_text, execute
 from conquiet.queue.lua import Argument, LuaScript
 from conquiet.queue.message import QueueMessage, RawEntry
 
@@ -66,16 +66,24 @@ def change_pending(
 
 
 def take_from(
-    client: Client, config: QueueConfig, consumer: str, start: str, count: int, drains: str | None = None
+    client: Client,
+    config: QueueConfig,
+    consumer: str,
+    start: str,
+    count: int,
+    *,
+    max_bytes: int,
+    drains: str | None = None,
 ) -> tuple[str | None, list[tuple[bytes, list[bytes], int]]]:
     """Take over a page of another consumer's pending list: its last id; id, fields, count of each entry.
 
     Args:
+        max_bytes: no further one after so many.
         drains: the key of the group's drains; nothing is taken from one that is alive.
     """
     names = (config.consumer_group.encode(), config.consumer_name.encode(), consumer.encode())
     keys = [config.stream_key] if drains is None else [config.stream_key, drains]
-    last, taken = _TAKE_FROM.run(client, keys, (*names, start, count))
+    last, taken = _TAKE_FROM.run(client, keys, (*names, start, count, max_bytes))
     return last.decode() or None, [tuple(entry) for entry in taken]
 
 
@@ -85,9 +93,18 @@ def remove_consumer(client: Client, config: QueueConfig, consumer: str) -> bool:
     return bool(_REMOVE_CONSUMER.run(client, [config.stream_key], arguments))
 
 
+class Added(NamedTuple):
+    """The entry of a message; not new if its dedupe id was added before."""
+
+    entry_id: str
+    is_new: bool
+
+
 def enqueue_once(
-    client: Client, *, stream: str, added: str, window_ms: int, first: int, payloads: Sequence[bytes]
-) -> list[str]:
-    """Add numbered payloads that were not added before; `added` is the key of the hash of their ids."""
-    ids = _ENQUEUE_ONCE.run(client, [stream, added], [window_ms, first, *payloads])
-    return [entry_id.decode() for entry_id in ids]
+    client: Client, *, stream: str, added: str, window_ms: int, payloads: Sequence[tuple[str, bytes]]
+) -> list[Added]:
+    """Add named payloads that were not added before; `added` is the key of the hash of their ids."""
+    named = [part for name_and_payload in payloads for part in name_and_payload]
+    flat = _ENQUEUE_ONCE.run(client, [stream, added], [window_ms, *named])
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return [Added(as_text(entry_id), bool(is_new)) for entry_id, is_new in pairs]

@@ -4,14 +4,16 @@
 -- the entry that it names, never names an entry behind the stream's end: if it does, the stream was deleted or created again.
 --
 -- KEYS[1]  the stream   KEYS[2]  the mark: lastId, epoch, and 'loss:' with an epoch, as JSON
--- ARGV[1]  'topic' if the stream is a partition of a topic, whose deletion takes the mark away, else 'stream'
+-- ARGV[1]  'deleted' or 'not deleted' if the caller has asked whether the stream was deleted with its topic, which takes the
+--          mark away; '' if it has not
 -- ARGV[2]  the epoch that the caller knows   ARGV[3]  1 if the caller has seen the mark before
 -- ARGV[4]  entries ever added, as the caller knows, or ''   ARGV[5]  who calls
 -- ARGV[6…] entry ids that were in the stream, newest first, each with the digest of its fields; '' if that is not known, '-' if
 --          the entry itself may be gone
 --
 -- Returns {state, the last id, its digest, entries ever added or '', epoch, the last id before the loss, whether that is
--- exact, the newest of the caller's entries that is lost, how many were lost or ''}. State: 'kept', 'lost', 'deleted'.
+-- exact, the newest of the caller's entries that is lost, how many were lost or ''}. State: 'kept', 'lost', 'deleted', or
+-- 'unmarked': lost or deleted, the caller has to ask, and nothing was written.
 
 -- Redis before 7 needs this: TIME is not deterministic, and what follows writes.
 if redis.replicate_commands then redis.replicate_commands() end
@@ -34,12 +36,11 @@ local last, added = info['last-generated-id'] or '0-0', info['entries-added'] or
 local first, newest = info['first-entry'], info['last-entry']
 local newest_digest = newest and newest[1] == last and digest(newest) or '-'
 local marked = redis.call('HMGET', KEYS[2], 'lastId', 'epoch')
-local is_topic, known_epoch = ARGV[1] == 'topic', tonumber(ARGV[2])
-local epoch = tonumber(marked[2] or '') or 0
+local known_epoch, epoch = tonumber(ARGV[2]), tonumber(marked[2] or '') or 0
 
 local function is_deleted()
   if marked[1] then return reply.err or order(last) < order(marked[1]) end
-  return is_topic and (ARGV[3] == '1' or last == '0-0')
+  return ARGV[1] == 'deleted'
 end
 
 local function is_lost(id, known_digest)
@@ -62,6 +63,11 @@ else
       break
     end
   end
+end
+
+-- A failover that has lost the mark, too, and a deletion look alike.
+if state == 'lost' and not marked[1] and ARGV[1] == '' then
+  return {'unmarked', last, newest_digest, added, epoch, '', 0, lost_up_to, ''}
 end
 
 -- Nobody deletes the mark of a stream that is gone. Also, a server that is out of memory allows HSET only after another

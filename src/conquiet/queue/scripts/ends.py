@@ -18,7 +18,8 @@ _CHECK_END, _COUNT_LOSS, _MISSING = (
 class EndCheck(NamedTuple):
     """What became of a stream's end."""
 
-    state: Literal["kept", "lost", "deleted"]
+    #: "unmarked": lost or deleted, and the stream has no mark by which to tell.
+    state: Literal["kept", "lost", "deleted", "unmarked"]
     last_id: str
     #: Of the last entry's fields; "-" if it is not in the stream any more.
     digest: str

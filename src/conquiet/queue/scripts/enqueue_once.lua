@@ -1,20 +1,17 @@
--- Adds numbered payloads, each unless the same number was added under the same dedupe id before.
+-- Adds named payloads, each unless the same name was added under the same dedupe id before.
 --
--- KEYS[1]  the stream   KEYS[2]  a hash of what was added under this dedupe id: number to entry id
--- ARGV[1]  window, ms: how long the hash is kept after the last call
--- ARGV[2]  the number of the first payload   ARGV[3…]  payloads
+-- KEYS[1]  the stream   KEYS[2]  a hash of what was added under this dedupe id: name to entry id
+-- ARGV[1]  window, ms: how long the hash is kept after the last call   ARGV[2…]  name and payload, in turn
 --
--- Returns the entry ids, in order.
+-- Returns for each the entry id, and 1 if it was added now, 0 if not.
 
-local first, ids = tonumber(ARGV[2]), {}
-for i = 3, #ARGV do
-  local number = string.format('%d', first + i - 3)
-  local id = redis.call('HGET', KEYS[2], number)
-  if not id then
-    id = redis.call('XADD', KEYS[1], '*', 'data', ARGV[i])
-    redis.call('HSET', KEYS[2], number, id)
-  end
-  ids[#ids + 1] = id
+local replies = {}
+for i = 2, #ARGV, 2 do
+  local known = redis.call('HGET', KEYS[2], ARGV[i])
+  local id = known or redis.call('XADD', KEYS[1], '*', 'data', ARGV[i + 1])
+  if not known then redis.call('HSET', KEYS[2], ARGV[i], id) end
+  replies[#replies + 1] = id
+  replies[#replies + 1] = known and 0 or 1
 end
 redis.call('PEXPIRE', KEYS[2], ARGV[1])
-return ids
+return replies

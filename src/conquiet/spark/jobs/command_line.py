@@ -49,7 +49,7 @@ def parse(job: str, arguments: Sequence[str]) -> JobPlan:
         stream=given["to_stream"],
         headers=_pairs("--header", given["header"]),
     )
-    _check(source, target, job)
+    _check(source, target, job, given["retry_timeout_ms"])
     window = None
     if job == "aggregate":
         measures = [(name, column) for name in _MEASURES for names in given[name] for column in names]
@@ -80,7 +80,7 @@ def parser_of(job: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _check(source: SourcePlan, target: TargetPlan, job: str) -> None:
+def _check(source: SourcePlan, target: TargetPlan, job: str, retry_timeout_ms: int) -> None:
     sources = [source.files, source.table, source.query, source.topic, source.stream]
     kinds = "--files, --table, --query" + (", --topic, --stream" if job == "aggregate" else "")
     for is_wrong, sentence in (
@@ -94,6 +94,7 @@ def _check(source: SourcePlan, target: TargetPlan, job: str) -> None:
             (source.topic or source.stream) and not source.schema,
             "--topic and --stream need --schema: what the payloads are read as",
         ),
+        (retry_timeout_ms < 0, f"--retry-timeout-ms must not be negative, got {retry_timeout_ms}"),
         (source.tasks < 1, f"--tasks must be above 0, got {source.tasks}"),
         (
             source.tasks > 1 and not source.partition_column,
@@ -200,6 +201,11 @@ _RUN: dict[str, dict[str, Any]] = {
     "--secrets": {"help": "a JSON file, instead of the environment"},
     "--report": {"help": "also write the report to this file, or to stream:NAME"},
     "--progress-every-s": {"type": _positive, "default": 5.0, "help": "seconds between two lines"},
+    "--retry-timeout-ms": {
+        "type": int,
+        "default": 60_000,
+        "help": "how long an outage of Redis is waited for in the middle of the job",
+    },
     "--master": {"help": "without spark-submit: Spark's master, such as local[2]"},
     "--name": {"help": "without spark-submit: the name of the application"},
     "--conf": {**_MANY, "help": "NAME=VALUE for the session"},

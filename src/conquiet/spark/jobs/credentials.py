@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -49,14 +50,19 @@ class Credentials:
     def hidden_in(self, text: str) -> str:
         """The text without any password of ours, for logs and reports."""
         passwords = {self.jdbc_password}
-        for url in (self.redis_url, self.database_url, self.jdbc_url):
+        for url in (self.redis_url, self.database_url, (self.jdbc_url or "").removeprefix("jdbc:")):
             with suppress(ValueError):
                 password = urlsplit(url or "").password
                 passwords |= {password, unquote(password or "")}
+        # Drivers take a password among the parameters too.
+        for found in _JDBC_PASSWORD.findall(self.jdbc_url or ""):
+            passwords |= {found, unquote(found)}
         for secret in sorted(filter(None, passwords), key=len, reverse=True):
             text = text.replace(secret, "***")
         return text
 
+
+_JDBC_PASSWORD = re.compile(r"[?&;]password=([^&;]+)", re.IGNORECASE)
 
 #: By the names of the environment.
 _FIELD_OF = {f"CONQUIET_{field.name.upper()}": field.name for field in fields(Credentials)}

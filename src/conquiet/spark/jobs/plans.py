@@ -106,3 +106,5 @@ class JobPlan:
     #: A file, or `stream:NAME`.
     report: str | None = None
     progress_every_s: float = 5.0
+    #: How long an outage of Redis is waited for in the middle of the job.
+    retry_timeout_ms: int = 60_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redis.exceptions import AuthenticationError, NoPermissionError
 from sqlalchemy import create_engine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -12,12 +13,15 @@ from conquiet.queue.connection import visible_errors
 from conquiet.spark.address import open_topic
 from conquiet.spark.jobs.credentials import (
     DATABASE_URL_VARIABLE,
-    JDBC_URL_VARIABLE,
     REDIS_URL_VARIABLE,
     Credentials,
 )
 from conquiet.spark.jobs.exit_codes import ExitCode, JobError
+from conquiet.spark.jobs.jdbc import check_jdbc
 from conquiet.spark.jobs.plans import JobPlan
+
+#: Of PostgreSQL (SQLSTATE, or its text before there is a session) and of MySQL and MariaDB.
+_REFUSED_LOGINS = ("28P01", "28000", "password authentication failed", "no password supplied", "(1045,")
 
 
 def check_servers(plan: JobPlan, credentials: Credentials) -> None:
@@ -37,12 +41,12 @@ def check_servers(plan: JobPlan, credentials: Credentials) -> None:
                 raise JobError(ExitCode.REDIS, str(error)) from error
     if plan.source.location == "database":
         check_database(credentials)
-    if plan.source.location == "jdbc" and credentials.jdbc_url is None:
-        raise JobError(ExitCode.ARGUMENTS, f"--in jdbc needs {JDBC_URL_VARIABLE}")
+    if plan.source.location == "jdbc":
+        check_jdbc(credentials)
 
 
 def check_redis(credentials: Credentials) -> None:
-    """Whether Redis answers.
+    """Whether Redis answers, and lets us in.
 
     Raises:
         JobError: it does not.
@@ -53,8 +57,14 @@ def check_redis(credentials: Credentials) -> None:
             visible_errors("PING", stream="", group=None),
         ):
             client.ping()
-    except (QueueError, OSError) as error:
-        raise JobError(ExitCode.REDIS, f"Redis does not answer: {error.__cause__ or error}") from error
+    except QueueError as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, AuthenticationError | NoPermissionError):
+            sentence = f"Redis refuses the login of {REDIS_URL_VARIABLE}: {cause}"
+            raise JobError(ExitCode.ARGUMENTS, sentence) from error
+        raise JobError(ExitCode.REDIS, f"Redis does not answer: {cause}") from error
+    except OSError as error:
+        raise JobError(ExitCode.REDIS, f"Redis does not answer: {error}") from error
     except ValueError as error:
         raise JobError(ExitCode.ARGUMENTS, f"{REDIS_URL_VARIABLE} cannot be used: {error}") from error
 
@@ -75,4 +85,14 @@ def check_database(credentials: Credentials) -> None:
         with engine.connect():
             pass
     except SQLAlchemyError as error:
+        if is_refused_login(error):
+            sentence = f"the database refuses the login of {DATABASE_URL_VARIABLE}: {error}"
+            raise JobError(ExitCode.ARGUMENTS, sentence) from error
         raise JobError(ExitCode.DATABASE, f"the database does not answer: {error}") from error
+
+
+def is_refused_login(error: SQLAlchemyError) -> bool:
+    """Whether the database answers, and does not know the user or the password."""
+    original = getattr(error, "orig", None)
+    state = str(getattr(original, "sqlstate", None) or getattr(original, "pgcode", None) or "")
+    return any(sign in f"{state} {error}" for sign in _REFUSED_LOGINS)

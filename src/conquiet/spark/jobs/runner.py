@@ -16,6 +16,7 @@ from conquiet.queue import open_client
 from conquiet.spark.jobs.command_line import parse
 from conquiet.spark.jobs.credentials import Credentials
 from conquiet.spark.jobs.exit_codes import ExitCode, JobError
+from conquiet.spark.jobs.jdbc import jdbc_error
 from conquiet.spark.jobs.plans import JobPlan, SessionPlan
 from conquiet.spark.jobs.preflight import check_database, check_redis, check_servers
 
@@ -105,6 +106,8 @@ def _cause_of(error: Exception, plan: JobPlan, credentials: Credentials) -> tupl
     from conquiet.spark.jobs.spark_errors import explain
 
     code, sentence = explain(error)
+    if plan.source.location == "jdbc" and (found := jdbc_error(str(error))) is not None:
+        return found
     # What went wrong in a task comes as text alone: so the servers are asked again.
     try:
         check_redis(credentials)

@@ -41,7 +41,7 @@ def do_job(spark: SparkSession, plan: JobPlan, credentials: Credentials) -> dict
     df = df.observe(read, *counts)
     messages = messages_of(df if plan.window is None else totals_of(df, plan.window), plan)
     writer = messages.observe(sent, F.count(F.lit(1)).alias("messages")).write.format("redis-stream")
-    options = plan.target.address
+    options = plan.target.address | {"retryTimeoutMs": str(plan.retry_timeout_ms)}
     if _DEDUPE_COLUMN in messages.columns:
         options["dedupeColumn"] = _DEDUPE_COLUMN
     elif plan.target.dedupe_id is not None:

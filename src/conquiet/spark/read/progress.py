@@ -39,9 +39,19 @@ def all_available(
 
 
 def at_most(
-    client: Client, stream: str, start: Offset, last: EntryId, rows: int, rows_per_split: int
+    client: Client,
+    stream: str,
+    start: Offset,
+    last: EntryId,
+    rows: int,
+    rows_per_split: int,
+    removed: int | None = None,
 ) -> tuple[Offset, int]:
-    """The offset up to `rows` entries further, no further than `last`, and how many entries that is."""
+    """The offset up to `rows` entries further, no further than `last`, and how many entries that is.
+
+    Args:
+        removed: how many entries had been removed when `start` was counted, if that is known.
+    """
     starts: list[EntryId] = []
     end, count, in_split = start.last, 0, 0
     while count < rows and end < last:
@@ -61,7 +71,7 @@ def at_most(
             in_split = 0
     if not count:
         return start, 0
-    return Offset(end, _added_after(client, stream, start, end, count), tuple(starts)), count
+    return Offset(end, _added_after(client, stream, start, end, count, removed), tuple(starts)), count
 
 
 def check_nothing_lost(stream: str, start: Offset, info: StreamInfo) -> None:
@@ -87,14 +97,19 @@ def check_nothing_lost(stream: str, start: Offset, info: StreamInfo) -> None:
         raise loss(at_most=info.removed - start.added)
 
 
-def _added_after(client: Client, stream: str, start: Offset, end: EntryId, count: int) -> int | None:
+def _added_after(
+    client: Client, stream: str, start: Offset, end: EntryId, count: int, removed: int | None
+) -> int | None:
     """Entries ever added up to `end`, which is `count` entries behind `start`; `None` if it cannot be known.
 
     It cannot before Redis 7, of an id that the stream has not come to, or while others keep deleting.
     """
     before = read_info(client, stream)
     is_whole = before.first is not None and (before.first <= start.last or before.removed == start.added)
-    if start.added is not None and is_whole and before.max_deleted <= start.last:
+    # With nothing removed since the start was counted, what is between is what was added between: without
+    # this, each batch up to an entry that was deleted would count all that are behind it.
+    is_as_before = removed is not None and before.removed == removed
+    if start.added is not None and (is_as_before or (is_whole and before.max_deleted <= start.last)):
         return start.added + count
     # What was added up to the start is not known, or single entries behind it were deleted.
     for _ in range(_MOST_TRIES):

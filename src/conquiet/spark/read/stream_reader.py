@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,12 +23,15 @@ from conquiet.queue.connection import Client, run_command
 from conquiet.spark.columns import check_columns
 from conquiet.spark.entry_ids import ZERO, EntryId, first_id_of
 from conquiet.spark.options import ReadOptions
+from conquiet.spark.outages import Patience, connected
 from conquiet.spark.read.batch_reader import rows_of
 from conquiet.spark.read.offsets import Offset, from_json, to_json
 from conquiet.spark.read.progress import all_available, at_most, check_nothing_lost
 from conquiet.spark.read.splits import Split, splits_from
 from conquiet.spark.read.stream_info import StreamInfo, read_info
 from conquiet.spark.scripts import move_group
+
+_Result = TypeVar("_Result")
 
 _GROUP_PREFIX = "group:"
 _BEGINNING = Offset(ZERO, 0)
@@ -49,12 +52,17 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._schema = to_arrow_schema(schema, timezone="UTC")
         #: With Trigger.AvailableNow: the streams when it began.
         self._until: dict[int, StreamInfo] | None = None
+        #: Of each partition: the last offset whose entries were counted, and how many were removed by then.
+        self._counted: dict[int, tuple[Offset, int | None]] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Where a query without a checkpoint begins."""
-        with self._address.connect() as client:
+
+        def begin(client: Client) -> dict[str, Any]:
             streams = self._address.streams(client)
             return to_json({index: _beginning(client, key, self._start) for index, key in enumerate(streams)})
+
+        return self._connected(begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
         """`maxOffsetsPerTrigger`."""
@@ -63,50 +71,31 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
         """Remember where the streams end now."""
-        with self._address.connect() as client:
-            self._until = _infos(client, self._address.streams(client))
+        self._until = self._connected(lambda client: _infos(client, self._address.streams(client)))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; `start` has been processed completely by now."""
         offsets = from_json(start)
-        with self._address.connect() as client:
-            streams = self._address.streams(client)
-            self._move_group(client, streams, offsets)
-            # A partition that the topic has grown by is read from its beginning.
-            known = {partition: offsets.get(partition, _BEGINNING) for partition in range(len(streams))}
-            infos = self._checked_infos(client, streams, known)
-            if self._until is not None:
-                until = self._until
-                infos = {
-                    index: _bounded(info, until.get(index, StreamInfo())) for index, info in infos.items()
-                }
-            if isinstance(limit, ReadMaxRows):
-                ends = self._share(client, streams, known, infos, limit.max_rows)
-            else:
-                size = self._options.rows_per_split
-                ends = {
-                    partition: all_available(client, stream, known[partition], infos[partition], size)
-                    for partition, stream in enumerate(streams)
-                }
-            # Once more: what was trimmed since the first check is in no split, so that no task would miss it.
-            self._checked_infos(client, streams, known)
+        ends = self._connected(lambda client: self._ends(client, offsets, limit))
         return start if ends == offsets else to_json(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
         """Where the streams end, for the query's progress."""
-        with self._address.connect() as client:
-            infos = _infos(client, self._address.streams(client))
+        infos = self._connected(lambda client: _infos(client, self._address.streams(client)))
         ends = {index: Offset(info.last_generated, info.entries_added) for index, info in infos.items()}
         return to_json(ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The splits that the end offset names; those of a replayed batch are the same."""
+        """The splits that the end offset names; those of a replayed batch are the same.
+
+        The start of the first batch is not kept by Spark: when that batch is replayed, `start` is where a new
+        query would begin, and says nothing about what the batch has read.
+        """
         before, splits = from_json(start), []
-        with self._address.connect() as client:
-            streams = self._address.streams(client)
-            for partition, offset in from_json(end).items():
-                if offset.last > before.get(partition, _BEGINNING).last:
-                    splits += splits_from(streams[partition], partition, offset.starts, offset.last)
+        streams = self._connected(self._address.streams)
+        for partition, offset in from_json(end).items():
+            if offset != before.get(partition, _BEGINNING):
+                splits += splits_from(streams[partition], partition, offset.starts, offset.last)
         return list(splits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -117,11 +106,36 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def commit(self, end: dict[str, Any]) -> None:
         """Everything up to `end` has been processed."""
         if self._options.commit_group is not None:
-            with self._address.connect() as client:
-                self._move_group(client, self._address.streams(client), from_json(end))
+            self._connected(
+                lambda client: self._move_group(client, self._address.streams(client), from_json(end))
+            )
 
     def stop(self) -> None:
         """Nothing is open between calls."""
+
+    def _ends(self, client: Client, offsets: Mapping[int, Offset], limit: ReadLimit) -> dict[int, Offset]:
+        streams = self._address.streams(client)
+        self._move_group(client, streams, offsets)
+        # A partition that the topic has grown by is read from its beginning.
+        known = {partition: offsets.get(partition, _BEGINNING) for partition in range(len(streams))}
+        infos = self._checked_infos(client, streams, known)
+        if self._until is not None:
+            until = self._until
+            infos = {index: _bounded(info, until.get(index, StreamInfo())) for index, info in infos.items()}
+        if isinstance(limit, ReadMaxRows):
+            ends = self._share(client, streams, known, infos, limit.max_rows)
+        else:
+            size = self._options.rows_per_split
+            ends = {
+                partition: all_available(client, stream, known[partition], infos[partition], size)
+                for partition, stream in enumerate(streams)
+            }
+        # Once more: what was trimmed since the first check is in no split, so that no task would miss it.
+        self._checked_infos(client, streams, known)
+        return ends
+
+    def _connected(self, call: Callable[[Client], _Result]) -> _Result:
+        return connected(self._address, Patience(self._options.retry_timeout_ms), call)
 
     def _checked_infos(
         self, client: Client, streams: list[str], starts: Mapping[int, Offset]
@@ -150,8 +164,12 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         for position, (_, index, last) in enumerate(sorted(waiting)):
             share = -(-rows // (len(waiting) - position))
             if share:
-                size = self._options.rows_per_split
-                ends[index], count = at_most(client, streams[index], ends[index], last, share, size)
+                start, size = ends[index], self._options.rows_per_split
+                counted, removed = self._counted.get(index, (None, None))
+                if counted != start:
+                    removed = None
+                ends[index], count = at_most(client, streams[index], start, last, share, size, removed)
+                self._counted[index] = ends[index], infos[index].removed
                 rows -= count
         return ends
 

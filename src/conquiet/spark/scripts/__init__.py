@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from conquiet.errors import QueueError
-from conquiet.queue.connection import Client, queue_error, visible_errors
+from conquiet.queue.connection import Client, key_beside, queue_error, run_command, visible_errors
 from conquiet.queue.lua import Argument, LuaScript
 from conquiet.spark.entry_ids import EntryId, IdRange
 from conquiet.spark.wire.connection import ServerConnection
@@ -24,9 +24,25 @@ Hashes = NDArray[np.uint64]
 #: How many partitions, and those that were added to, as record_partitions.lua writes them.
 _RECORD = re.compile(rb"(\d+):,((?:\d+,)*)")
 
-_SAMPLE, _WALK, _MOVE_GROUP, _RECORD_PARTITIONS, _ADD_ROWS_BY_ID, _ADD_ROWS_OF_TASK = (
-    LuaScript(files(__name__).joinpath(f"{name}.lua").read_bytes())
-    for name in ("sample", "walk", "move_group", "record_partitions", "add_rows_by_id", "add_rows_of_task")
+
+#: Rows that one call keeps: the server does nothing else meanwhile.
+_ROWS_KEPT = 2_000
+
+#: As a script it goes to the server of its key.
+_NOW = LuaScript(b"return redis.call('TIME')")
+
+
+def _script(name: str) -> LuaScript:
+    return LuaScript(files(__name__).joinpath(f"{name}.lua").read_bytes())
+
+
+_SAMPLE, _WALK, _MOVE_GROUP = _script("sample"), _script("walk"), _script("move_group")
+_RECORD_PARTITIONS, _BEGIN_RUN, _KEEP_ROWS_OF_TASK, _ADD_ROWS_BY_ID, _ADD_ROWS_OF_TASK = (
+    _script("record_partitions"),
+    _script("begin_run"),
+    _script("keep_rows_of_task"),
+    _script("add_rows_by_id"),
+    _script("add_rows_of_task"),
 )
 
 
@@ -34,9 +50,12 @@ def sample(
     client: Client, stream: str, starts: Sequence[EntryId], last: EntryId, count: int
 ) -> list[tuple[EntryId, EntryId, int] | None]:
     """Up to `count` entries from each start on: the first, the last, how many; `None` if there is none."""
-    arguments: list[Argument] = [count, str(last), *map(str, starts)]
+    samples: list[Any] = []
     with visible_errors("sample", stream=stream, group=None):
-        samples = _SAMPLE.run(client, [stream], arguments)
+        while len(samples) < len(starts):
+            # Where entries are large, a call does not come to all of them.
+            rest: list[Argument] = [count, str(last), *map(str, starts[len(samples) :])]
+            samples += _SAMPLE.run(client, [stream], rest)
     return [
         (EntryId.parse(first), EntryId.parse(end), number) if number else None
         for first, end, number in samples
@@ -78,6 +97,7 @@ def add_rows_by_id(
     ids: Sequence[bytes],
     rows: Sequence[bytes],
     window_ms: int,
+    on_done: Callable[[], object],
 ) -> None:
     """Add each row unless its id is known; an error is raised by a later call of the connection.
 
@@ -85,7 +105,55 @@ def add_rows_by_id(
         keys: the stream, the ids that are known, until when each is.
     """
     pairs = (part for pair in zip(ids, rows, strict=True) for part in pair)
-    _send(connection, _ADD_ROWS_BY_ID, keys, [window_ms, *pairs])
+    _send(connection, _ADD_ROWS_BY_ID, keys, [window_ms, *pairs], lambda _: on_done())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a named write, or of a batch of a query, in one stream."""
+
+    #: Both beside the stream: which runs there were, and the rows that earlier ones have added.
+    runs_key: str
+    rows_key: str
+    batch: int
+    number: int
+    window_ms: int
+
+    @classmethod
+    def of(cls, stream: str, write_id: str, *, batch: int, number: int, window_ms: int) -> Run:
+        """The run of the write that has the id."""
+        runs_key, rows_key = (key_beside(stream, f"spark:{write_id}:{name}") for name in ("runs", "rows"))
+        return cls(runs_key=runs_key, rows_key=rows_key, batch=batch, number=number, window_ms=window_ms)
+
+    @property
+    def arguments(self) -> list[Argument]:
+        """For each of its scripts."""
+        return [self.window_ms, f"{self.batch:020}", f"{self.number:020}"]
+
+
+def new_run_number(client: Client, stream: str) -> int:
+    """A number above those of all runs before: the server's own time."""
+    with visible_errors("TIME", stream=stream, group=None):
+        seconds, microseconds = _NOW.run(client, [stream], [])
+    return int(seconds) * 1_000_000 + int(microseconds)
+
+
+def begin_run(client: Client, stream: str, run: Run) -> list[int]:
+    """Begin a run, unless another task of it has; returns tasks of earlier runs whose rows are to be kept."""
+    with visible_errors("begin_run", stream=stream, group=None):
+        return [int(task) for task in _BEGIN_RUN.run(client, [run.runs_key, run.rows_key], run.arguments)]
+
+
+def keep_rows_of_task(client: Client, stream: str, run: Run, task: int, key: str) -> bool:
+    """Keep some rows of an earlier run's task for the tasks of this one; returns whether it has more."""
+    keys, arguments = [run.runs_key, run.rows_key, key], [*run.arguments, task, _ROWS_KEPT]
+    with visible_errors("keep_rows_of_task", stream=stream, group=None):
+        return bool(_KEEP_ROWS_OF_TASK.run(client, keys, arguments))
+
+
+def rows_left(client: Client, stream: str, run: Run) -> int:
+    """Rows of earlier runs that no task of this run had."""
+    return int(run_command(client, "HLEN", run.rows_key.encode(), stream=stream, group=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +164,15 @@ class TaskKey:
     key: str
     batch: int
     window_ms: int
+    task: int = 0
+    #: Of a write with a name, which may be run again.
+    run: Run | None = None
+
+    @property
+    def keys(self) -> list[str]:
+        """Those of its script."""
+        keys = [self.stream, self.key]
+        return keys if self.run is None else [*keys, self.run.runs_key, self.run.rows_key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +215,9 @@ def add_rows_of_task(
         on_reply((AddedRows(known.count + len(others), digest.decode()), others))
 
     fixed: list[Argument] = [task.window_ms, f"{task.batch:020}", known.count, known.digest, after.digest]
-    arguments: list[Argument] = [*fixed, hashes.astype("<u8").tobytes()]
-    _send(connection, _ADD_ROWS_OF_TASK, [task.stream, task.key], arguments, receive, packed)
+    run = "" if task.run is None else f"{task.run.number:020}"
+    arguments: list[Argument] = [*fixed, hashes.astype("<u8").tobytes(), run, task.task]
+    _send(connection, _ADD_ROWS_OF_TASK, task.keys, arguments, receive, packed)
 
 
 def _send(
@@ -147,14 +225,13 @@ def _send(
     script: LuaScript,
     keys: Sequence[str],
     arguments: Sequence[Argument],
-    on_reply: Callable[[Any], None] | None = None,
+    on_reply: Callable[[Any], object],
     packed: pa.StringArray | None = None,
 ) -> None:
     def receive(reply: Any) -> None:
         if isinstance(reply, Exception):
             raise queue_error("EVAL", reply, stream=keys[0], group=None) from reply
-        if on_reply is not None:
-            on_reply(reply)
+        on_reply(reply)
 
     # Its text weighs nothing beside some hundred rows, and a server that failed over knows no digests.
     connection.send(["EVAL", script.text, len(keys), *keys, *arguments], receive, packed)

@@ -34,10 +34,12 @@ class ServerConnection:
 
     def __init__(self, client: Client, stream: str) -> None:
         self._stream = stream
+        self.is_closed = False
         with self._visible("connect"):
             if isinstance(client, RedisCluster):
                 client = client.get_redis_connection(client.get_node_from_key(stream))
-            self._connection: Any = client.connection_pool.get_connection()
+            self._pool: Any = client.connection_pool
+            self._connection: Any = self._pool.get_connection()
         self._on_replies: deque[Callable[[Any], None]] = deque()
         # Behind raw commands an ECHO: the end of the replies is found by its text, without parsing them.
         token = secrets.token_hex(16)
@@ -92,7 +94,12 @@ class ServerConnection:
                 raise RedisConnectionError(f"the connection was lost: {error}") from error
 
     def close(self) -> None:
-        self._connection.disconnect()
+        """Drop it, with all replies that are still to come."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._on_replies.clear()
+            self._connection.disconnect()
+            self._pool.release(self._connection)
 
     def _receive(self) -> None:
         with self._visible("receive"):

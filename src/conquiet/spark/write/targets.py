@@ -8,12 +8,16 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from conquiet.queue.connection import key_beside
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.scripts import Hashes
-from conquiet.spark.wire.texts import looks_like_objects
+from conquiet.spark.wire.texts import check_objects, looks_like_objects
 from conquiet.spark.write.row_hashes import hash_rows
+
+#: What JSON allows around a value.
+_JSON_SPACE = " \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +71,36 @@ class StreamTarget:
 
 
 def payloads_of(batch: pa.RecordBatch) -> pa.StringArray:
-    """The column `data` as text.
+    """The column `data` as text, without white space around the objects.
 
     Raises:
         ValueError: a payload is null, is not UTF-8, or is not a JSON object.
     """
-    data = batch.column("data")
-    try:
-        data = data.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"data must be UTF-8: {error}") from error
-    is_object = looks_like_objects(data)
-    if data.null_count or not is_object.all():
-        wrong = None if data.null_count else data[int(np.argmin(is_object))].as_py()
-        raise ValueError(f"data must be a JSON object, got {wrong!r:.100}; `publish` makes one of columns")
+    data = utf8_of(batch.column("data"), "data")
+    if data.null_count:
+        raise ValueError("data must be a JSON object, got None; `publish` makes one of columns")
+    if not looks_like_objects(data).all():
+        data = pc.utf8_trim(data, _JSON_SPACE)
+        is_object = looks_like_objects(data)
+        if not is_object.all():
+            wrong = data[int(np.argmin(is_object))].as_py()
+            raise ValueError(
+                f"data must be a JSON object, got {wrong!r:.100}; `publish` makes one of columns"
+            )
+    check_objects(data)
     return data
+
+
+def utf8_of(texts: pa.Array, name: str) -> pa.StringArray:
+    """A column as text; of a column of text, Spark has not checked that it is UTF-8.
+
+    Raises:
+        ValueError: it is not.
+    """
+    try:
+        return texts.cast(pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{name} must be UTF-8: {error}") from error
 
 
 def column_of(batch: pa.RecordBatch, name: str | None, kind: pa.DataType | None = None) -> pa.Array | None:

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pyarrow as pa
 
 from conquiet.errors import NotReplicatedError, QueueError
 from conquiet.queue.connection import Client, key_beside, queue_error, server_of
 from conquiet.spark.address import open_topic
+from conquiet.spark.errors import RowsDifferError
 from conquiet.spark.options import WriteOptions
-from conquiet.spark.scripts import TaskKey, record_partitions
+from conquiet.spark.outages import Patience, again_after_outages, find_servers
+from conquiet.spark.scripts import (
+    Run,
+    TaskKey,
+    begin_run,
+    keep_rows_of_task,
+    record_partitions,
+    rows_left,
+)
 from conquiet.spark.task_context import Attempt
 from conquiet.spark.wire.connection import ServerConnection
-from conquiet.spark.write.stream_writers import OncePerIdWriter, OncePerTaskWriter, PlainWriter, StreamWriter
+from conquiet.spark.write.stream_writers import (
+    Line,
+    OncePerIdWriter,
+    OncePerTaskWriter,
+    PlainWriter,
+    StreamWriter,
+)
 from conquiet.spark.write.targets import StreamTarget, Target
 from conquiet.spark.write.task_target import TaskTarget
 
@@ -38,11 +54,14 @@ def open_target(client: Client, options: WriteOptions) -> Target:
 class TaskWriter:
     """One attempt of one task: a connection to each server that it needs, for as long as it runs."""
 
-    def __init__(self, client: Client, target: Target, options: WriteOptions, attempt: Attempt) -> None:
+    def __init__(
+        self, client: Client, target: Target, options: WriteOptions, attempt: Attempt, patience: Patience
+    ) -> None:
         self._client = client
         self._target = target
         self._options = options
         self._attempt = attempt
+        self._patience = patience
         self._connections: dict[str, ServerConnection] = {}
         self._writers: dict[str, StreamWriter] = {}
         self._is_once_per_task = options.dedupe == "rows" and options.dedupe_column is None
@@ -56,10 +75,9 @@ class TaskWriter:
         """Send the rows of one Arrow batch, each to its stream."""
         if self._partitions is not None and not self._writers:
             # As for the attempt before, also if the topic has grown since: each row to the same partition.
-            self._target.spread_over(self._partitions.count())
+            self._target.spread_over(again_after_outages(self._partitions.count, self._patience))
         for rows in self._target.rows_by_stream(batch):
-            writer = self._writers.get(rows.stream) or self._open_writer(rows.stream)
-            writer.add(rows)
+            self._writer_of(rows.stream).add(rows)
 
     def finish(self) -> None:
         """Wait until all rows are in their streams.
@@ -69,10 +87,11 @@ class TaskWriter:
             NotReplicatedError: too few replicas have the rows; the next attempt adds none of them again.
         """
         if self._is_once_per_task:
-            streams = self._target.streams if self._partitions is None else self._partitions.recorded()
+            streams = self._target.streams
+            if self._partitions is not None:
+                streams = again_after_outages(self._partitions.recorded, self._patience)
             for stream in streams:
-                if stream not in self._writers:
-                    self._open_writer(stream)
+                self._writer_of(stream)
         for writer in self._writers.values():
             writer.finish()
         if self._options.min_replicas:
@@ -97,16 +116,35 @@ class TaskWriter:
         if confirmed[-1] < wanted:
             raise NotReplicatedError(stream, confirmed=confirmed[-1], min_replicas=wanted, entry_ids=())
 
+    def _writer_of(self, stream: str) -> StreamWriter:
+        if stream not in self._writers:
+            self._writers[stream] = again_after_outages(partial(self._open_writer, stream), self._patience)
+        return self._writers[stream]
+
+    def _connection_to(self, stream: str) -> ServerConnection:
+        server = server_of(self._client, stream)
+        connection = self._connections.get(server)
+        if connection is None or connection.is_closed:
+            if connection is not None:
+                if self._options.min_replicas:
+                    # Another server may have other rows: the next attempt asks for all of them once more.
+                    raise QueueError(
+                        "WAIT", stream=stream, group=None, reason="the connection that wrote was lost"
+                    )
+                find_servers(self._client, stream)
+                server = server_of(self._client, stream)
+            connection = self._connections[server] = ServerConnection(self._client, stream)
+        return connection
+
     def _open_writer(self, stream: str) -> StreamWriter:
-        server, options = server_of(self._client, stream), self._options
-        connection = self._connections.get(server) or ServerConnection(self._client, stream)
-        self._connections[server] = connection
+        options = self._options
+        line = Line(partial(self._connection_to, stream), self._patience)
         writer: StreamWriter
         if options.dedupe_column is not None:
             keys = self._target.dedupe_keys(stream)
-            writer = OncePerIdWriter(connection, stream, keys, options.dedupe_window_ms)
+            writer = OncePerIdWriter(line, stream, keys, options.dedupe_window_ms)
         elif options.dedupe == "off":
-            writer = PlainWriter(connection, stream)
+            writer = PlainWriter(line, stream)
         else:
             if self._partitions is not None:
                 # Before the first row: after a crash the next attempt learns from the record what was added.
@@ -114,18 +152,48 @@ class TaskWriter:
                 if not self.keys:
                     self.keys.append(self._partitions.key)
             attempt = self._attempt
-            key = key_beside(stream, f"spark:{attempt.write_id}:{attempt.task}")
-            self.keys.append(key)
-            task = TaskKey(stream, key, attempt.batch, options.dedupe_window_ms)
-            writer = OncePerTaskWriter(connection, task, attempt.task)
-        self._writers[stream] = writer
+            key = _task_key(stream, attempt.write_id, attempt.task)
+            if key not in self.keys:
+                self.keys.append(key)
+            run = begun_run(self._client, stream, attempt, options.dedupe_window_ms)
+            task = TaskKey(stream, key, attempt.batch, options.dedupe_window_ms, attempt.task, run)
+            writer = OncePerTaskWriter(line, task, attempt.task)
         return writer
+
+
+def begun_run(client: Client, stream: str, attempt: Attempt, window_ms: int) -> Run | None:
+    """The run of a write that has a name, with the rows of earlier runs at hand: whatever task had them."""
+    if attempt.run is None:
+        return None
+    run = Run.of(stream, attempt.write_id, batch=attempt.batch, number=attempt.run, window_ms=window_ms)
+    for task in begin_run(client, stream, run):
+        # Tasks of this run do it together: each call takes the rows that come next.
+        while keep_rows_of_task(client, stream, run, task, _task_key(stream, attempt.write_id, task)):
+            pass
+    return run
+
+
+def check_no_rows_left(client: Client, streams: Sequence[str], attempt: Attempt, window_ms: int) -> None:
+    """After all tasks of a run: whether it had all rows of the runs before it.
+
+    Raises:
+        RowsDifferError: it did not.
+    """
+    for stream in streams:
+        run = begun_run(client, stream, attempt, window_ms)
+        if run is not None and (extra := rows_left(client, stream, run)):
+            raise RowsDifferError(stream=stream, task=None, extra=extra)
+
+
+def _task_key(stream: str, write_id: str, task: int) -> str:
+    return key_beside(stream, f"spark:{write_id}:{task}")
 
 
 class TaskPartitions:
     """What all attempts of one task agree on: which partitions they add to, out of how many.
 
-    The server keeps it beside the first partition, as long as what it keeps of the task's rows.
+    All tasks of a write that has a name agree on their number: a row may be another task's in its next run.
+    The server keeps both beside the first partition, as long as what it keeps of the rows.
     """
 
     def __init__(self, client: Client, streams: Sequence[str], attempt: Attempt, window_ms: int) -> None:
@@ -135,15 +203,21 @@ class TaskPartitions:
         self._window_ms = window_ms
         self._count = len(streams)
         self.key = key_beside(streams[0], f"spark:{attempt.write_id}:{attempt.task}:partitions")
+        self._write_key = key_beside(streams[0], f"spark:{attempt.write_id}:partitions")
+        self._agreed_key = self.key if attempt.run is None else self._write_key
 
     def count(self) -> int:
         """How many partitions the topic had for the first attempt that added something; now, if none has."""
-        self._count = self._record()[0]
+        self._count = self._record(self._agreed_key)[0]
         return self._count
 
     def recorded(self) -> list[str]:
-        """The streams that attempts have added to, or were about to."""
-        return [self._streams[partition] for partition in self._record()[1]]
+        """The streams that attempts of the task have added to, or were about to."""
+        return [self._streams[partition] for partition in self._record(self.key)[1]]
+
+    def recorded_by_all(self) -> list[str]:
+        """Those of all tasks of a write that has a name."""
+        return [self._streams[partition] for partition in self._record(self._write_key)[1]]
 
     def record(self, stream: str) -> None:
         """Record that this attempt is about to add to a stream.
@@ -151,7 +225,10 @@ class TaskPartitions:
         Raises:
             QueueError: another attempt divides rows among another number of partitions.
         """
-        agreed, _ = self._record(self._streams.index(stream))
+        partition = self._streams.index(stream)
+        agreed, _ = self._record(self._agreed_key, partition)
+        if self._agreed_key != self.key:
+            self._record(self.key, partition)
         if agreed != self._count:
             raise QueueError(
                 "XADD",
@@ -161,12 +238,12 @@ class TaskPartitions:
                 f"{self._count}: the topic has grown meanwhile, and the task must begin anew",
             )
 
-    def _record(self, *partitions: int) -> tuple[int, list[int]]:
+    def _record(self, key: str, *partitions: int) -> tuple[int, list[int]]:
         return record_partitions(
             self._client,
-            self.key,
+            key,
             partitions,
-            count=len(self._streams),
+            count=self._count,
             batch=self._attempt.batch,
             window_ms=self._window_ms,
         )

@@ -16,9 +16,8 @@ from conquiet.mq import ConsistentHashPartitioner, HashPartitioner, Topic
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.scripts import Hashes
 from conquiet.spark.wire.envelope_encoder import EnvelopeEncoder, json_headers, json_keys, with_headers
-from conquiet.spark.wire.texts import check_objects
 from conquiet.spark.write.row_hashes import hash_rows
-from conquiet.spark.write.targets import StreamRows, column_of, payloads_of
+from conquiet.spark.write.targets import StreamRows, column_of, payloads_of, utf8_of
 
 _PARTITIONERS: dict[str, type[HashPartitioner | ConsistentHashPartitioner]] = {
     "hash": HashPartitioner,
@@ -41,14 +40,14 @@ class TopicTarget:
 
     def rows_by_stream(self, batch: pa.RecordBatch) -> Iterator[StreamRows]:
         """The rows of each partition that has some."""
-        data = payloads_of(batch)
-        check_objects(data)
-        keys = column_of(batch, "key", pa.string()) or pa.nulls(len(data), pa.string())
-        encoded_keys, headers = json_keys(keys), json_headers(column_of(batch, "headers"), len(data))
+        data, keys = payloads_of(batch), column_of(batch, "key", pa.string())
+        keys = pa.nulls(len(data), pa.string()) if keys is None else utf8_of(keys, "key")
+        encoded_keys, headers = json_keys(keys), _headers_of(batch)
         ids = column_of(batch, self._dedupe_column)
         # Three JSON texts in a row: no two different rows have the same text.
         hashes = hash_rows(pc.binary_join_element_wise(encoded_keys, headers, data, ""))
-        partitions = self._partitions_of(batch, keys, hashes)
+        # Ids are known within a partition on a cluster: rows of one id keep to one, whatever else they say.
+        partitions = self._partitions_of(batch, keys, hashes if ids is None else hash_rows(_texts_of(ids)))
         # After the hashes: a write that is run again in another trace knows its rows all the same.
         headers = with_headers(headers, self._trace_headers)
         for partition in np.unique(partitions):
@@ -78,7 +77,7 @@ class TopicTarget:
         self, batch: pa.RecordBatch, keys: pa.StringArray, hashes: Hashes
     ) -> NDArray[np.int64]:
         count = self._count
-        # Rows without a key are spread by their hash: every attempt of a task gives the same answer.
+        # Rows without a key are spread by a hash: every attempt of a task gives the same answer.
         partitions: Any = (hashes % np.uint64(count)).astype(np.int64)
         if keys.null_count < len(keys):
             encoded = keys.dictionary_encode()
@@ -93,3 +92,14 @@ class TopicTarget:
             for wrong in partitions[(partitions < 0) | (partitions > last)][:1]:
                 raise TopicError(self._topic.name, f"has no partition {wrong}, only 0 to {last}")
         return partitions  # type: ignore[no-any-return]
+
+
+def _texts_of(ids: pa.Array) -> pa.StringArray:
+    return ids.cast(pa.string()).fill_null("")
+
+
+def _headers_of(batch: pa.RecordBatch) -> pa.StringArray:
+    try:
+        return json_headers(column_of(batch, "headers"), batch.num_rows)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"headers must be UTF-8: {error}") from error

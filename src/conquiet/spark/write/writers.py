@@ -5,14 +5,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from conquiet.queue.connection import Client, run_command
 from conquiet.spark.options import WriteOptions
+from conquiet.spark.outages import Patience, again_after_outages, connected, connection_of_task
+from conquiet.spark.scripts import new_run_number
 from conquiet.spark.task_context import BATCH_ID, QUERY_ID, Attempt, current_task
-from conquiet.spark.write.task_writer import TaskWriter, open_target
+from conquiet.spark.write.task_writer import TaskPartitions, TaskWriter, check_no_rows_left, open_target
 
 #: Longer than an attempt goes on after Spark has stopped it.
 _STRAGGLERS_MS = 600_000
@@ -29,6 +33,8 @@ class WrittenRows(WriterCommitMessage):
     """What one task did."""
 
     rows: int
+    write_id: str
+    run: int | None
     #: The keys by which another attempt of the task knows what was added.
     keys: list[str]
 
@@ -40,22 +46,35 @@ class StreamBatchWriter(DataSourceArrowWriter):
         _check_columns(options, schema)
         self._options = options
         self._write_id = options.dedupe_id or secrets.token_hex(10)
+        self._run = None if options.dedupe_id is None else _new_run(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(iterator, self._options, Attempt(self._write_id, 0, current_task().partitionId()))
+        return _write(iterator, self._options, self._attempt(current_task().partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Forget what was kept for other attempts, unless the user named the write to run it again.
 
         A short mark stays: an attempt that Spark has given up, and that still runs, is refused.
+
+        Raises:
+            RowsDifferError: an earlier run of the write has added rows that this one does not have.
         """
-        if self._options.dedupe_id is not None:
+        if self._run is not None:
+            _check_run(self._options, self._attempt(0))
             return
+        keys = [key for message in messages if isinstance(message, WrittenRows) for key in message.keys]
         window_ms = min(_STRAGGLERS_MS, self._options.dedupe_window_ms)
-        with self._options.address.connect() as client:
-            for message in messages:
-                for key in message.keys if isinstance(message, WrittenRows) else ():
-                    client.set(key, _AFTER_EVERY_BATCH, px=window_ms)
+
+        def forget(client: Client) -> None:
+            for key in keys:
+                run_command(
+                    client, "SET", key.encode(), _AFTER_EVERY_BATCH, "PX", window_ms, stream=key, group=None
+                )
+
+        connected(self._options.address, Patience(self._options.retry_timeout_ms), forget)
+
+    def _attempt(self, task: int) -> Attempt:
+        return Attempt(self._write_id, 0, task, self._run)
 
 
 class StreamMicroBatchWriter(DataSourceStreamArrowWriter):
@@ -66,13 +85,45 @@ class StreamMicroBatchWriter(DataSourceStreamArrowWriter):
         if options.dedupe_id is not None:
             raise ValueError("dedupeId is for batch writes: a streaming query has an id of its own")
         self._options = options
+        self._run = _new_run(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = current_task()
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
             raise RuntimeError("this is not a micro-batch of a streaming query: only those can be written")
-        return _write(iterator, self._options, Attempt(query, int(batch), task.partitionId()))
+        return _write(iterator, self._options, Attempt(query, int(batch), task.partitionId(), self._run))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """See that a batch that was run again had the rows of its earlier runs.
+
+        Raises:
+            RowsDifferError: it had not.
+        """
+        # Spark makes another writer for this, in a process of its own: the run is that of the tasks.
+        for message in messages:
+            if isinstance(message, WrittenRows) and message.run is not None:
+                _check_run(self._options, Attempt(message.write_id, batchId, 0, message.run))
+                return
+
+
+def _new_run(options: WriteOptions) -> int | None:
+    """The number of a run; `None` where rows are not known by their hashes."""
+    if options.dedupe == "off" or options.dedupe_column is not None:
+        return None
+    stream = options.address.stream or f"stream:topic:{options.address.topic}"
+    patience = Patience(options.retry_timeout_ms)
+    return connected(options.address, patience, lambda client: new_run_number(client, stream))
+
+
+def _check_run(options: WriteOptions, attempt: Attempt) -> None:
+    def check(client: Client) -> None:
+        streams = open_target(client, options).streams
+        if options.address.topic is not None:
+            streams = TaskPartitions(client, streams, attempt, options.dedupe_window_ms).recorded_by_all()
+        check_no_rows_left(client, streams, attempt, options.dedupe_window_ms)
+
+    connected(options.address, Patience(options.retry_timeout_ms), check)
 
 
 def _check_columns(options: WriteOptions, schema: StructType) -> None:
@@ -97,13 +148,12 @@ def _check_columns(options: WriteOptions, schema: StructType) -> None:
 def _write(
     iterator: Iterator[pa.RecordBatch], options: WriteOptions, attempt: Attempt
 ) -> WriterCommitMessage:
-    rows = 0
-    with (
-        options.address.connect() as client,
-        TaskWriter(client, open_target(client, options), options, attempt) as writer,
-    ):
-        for batch in iterator:
-            writer.add(batch)
-            rows += batch.num_rows
-        writer.finish()
-        return WrittenRows(rows, writer.keys)
+    rows, patience = 0, Patience(options.retry_timeout_ms)
+    with connection_of_task(options.address, patience) as client:
+        target = again_after_outages(partial(open_target, client, options), patience)
+        with TaskWriter(client, target, options, attempt, patience) as writer:
+            for batch in iterator:
+                writer.add(batch)
+                rows += batch.num_rows
+            writer.finish()
+            return WrittenRows(rows, attempt.write_id, attempt.run, writer.keys)

@@ -110,6 +110,7 @@ class Beat:
         if self._since_ms not in (None, tick.since_ms):
             _log.error("the schedules are lost; beat %s writes those of its code again", config.name)
             self._unwritten = set(self._app.schedules.declared)
+            self._queues.write_again()
         if tick.epoch and not self._epoch:
             _log.info("beat %s leads, epoch %d", config.name, tick.epoch)
         elif self._epoch and not tick.epoch:

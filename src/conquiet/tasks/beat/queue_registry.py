@@ -38,6 +38,11 @@ class QueueRegistry:
         queues = {one.queue for one in deliveries if isinstance(one, TaskDelivery)}
         self._new |= queues - self._written
 
+    def write_again(self) -> None:
+        """Have `write` add all of them: the server has lost its data."""
+        self._new |= self._written
+        self._written.clear()
+
     def write(self) -> None:
         """Add what is new; a failure is logged, and it is tried again later."""
         begun = monotonic()

@@ -21,11 +21,10 @@ from conquiet.tasks.canvas.nodes import Fork, Link, Membership, Position, Step, 
 from conquiet.tasks.envelope import TaskEnvelope
 from conquiet.tasks.errors import PayloadStoreError, TaskError
 from conquiet.tasks.keys import QueueKeys
-from conquiet.tasks.options import TaskOptions
+from conquiet.tasks.options import UNFINISHED_TTL_MS, TaskOptions
 from conquiet.tasks.payloads import STORED_RESULT, Reference, reference_in
 from conquiet.tasks.record import TaskState
 from conquiet.tasks.scripts.control import revoked
-from conquiet.tasks.sender import UNFINISHED_TTL_MS
 
 _log = logging.getLogger(__name__)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from conquiet.queue.connection import Client, as_text, visible_errors
+from conquiet.queue.connection import REDIS_ERRORS, Client, as_text, queue_error, visible_errors
 from conquiet.queue.lua import Argument, Call, LuaScript
 from conquiet.tasks import clock
 from conquiet.tasks.keys import GROUP, GROUP_SHARD, QueueKeys
@@ -21,6 +22,15 @@ class Enqueued(NamedTuple):
     is_new: bool
     #: Whether the arguments that were stored for it are no task's.
     leaves_payload: bool = False
+
+
+class PlainReply(IntEnum):
+    """What became of a plain task; all but the first: nothing was done, it takes `enqueue_new`."""
+
+    ENQUEUED = 1
+    HAS_LISTENERS = 0
+    #: The priority is not in use yet, or the server has lost its data.
+    IS_FIRST = -1
 
 
 # Not frozen, as one is made for every task: that would triple what it costs.
@@ -108,6 +118,8 @@ _ENQUEUING = ("enqueue", "enqueue_scheduled", "beat_claim")
 @cache
 def script(name: str) -> LuaScript:
     """The script `name`.lua behind what it needs, read once."""
+    if name == "enqueue_one":
+        return LuaScript(files(__name__).joinpath(f"{name}.lua").read_bytes())
     parts = ["adding", "ground", name]
     if name in _ENQUEUING:
         parts.insert(2, "enqueue_task")
@@ -136,6 +148,28 @@ def enqueue_new(client: Client, keys: QueueKeys, *tasks: NewTask) -> None:
         for reply in script("enqueue_new").run_all(client, calls):
             if isinstance(reply, Exception):
                 raise reply
+
+
+def enqueue_one(
+    client: Client,
+    keys: QueueKeys,
+    task_id: str,
+    data: bytes,
+    *,
+    name: str,
+    priority: int,
+    record_ttl_ms: int,
+) -> PlainReply:
+    """Enqueue a plain task whose id is new, where nothing else is to be done."""
+    tail = (
+        *(3, keys.meta.encode(), keys.streams[priority].encode(), keys.record(task_id).encode()),
+        *(f"p{priority}", data, record_ttl_ms, name),
+    )
+    # Without the context manager of the others, which would take as long as the rest of this function.
+    try:
+        return PlainReply(script("enqueue_one").run_encoded(client, tail))
+    except REDIS_ERRORS as error:
+        raise queue_error("enqueue", error, stream=keys.prefix, group=None) from error
 
 
 def enqueue_all(client: Client, tasks: Sequence[tuple[QueueKeys, NewTask]]) -> list[Enqueued | Exception]:

@@ -11,6 +11,7 @@ from conquiet.tasks.worker.dead_workers import DeadWorkers
 from conquiet.tasks.worker.heartbeat import Heartbeat
 from conquiet.tasks.worker.long_tasks import LongTasks
 from conquiet.tasks.worker.loop import ConsumerLoop
+from conquiet.tasks.worker.stream_ends import StreamEnds
 
 
 @contextmanager
@@ -21,6 +22,7 @@ def running_helpers(app: TaskApp, config: WorkerConfig, loops: Sequence[Consumer
             Heartbeat(app, config, loops),
             LongTasks(app, config, loops),
             DeadWorkers(app, config),
+            StreamEnds(app, config),
         ):
             helper.start()
             running.callback(helper.stop)

@@ -15,7 +15,7 @@ from conquiet.tasks import scripts
 from conquiet.tasks.app import TaskApp
 from conquiet.tasks.message import TaskMessage
 from conquiet.tasks.metrics import METRICS
-from conquiet.tasks.sender import UNFINISHED_TTL_MS
+from conquiet.tasks.options import UNFINISHED_TTL_MS
 from conquiet.tasks.settlement import TaskRules
 from conquiet.tasks.worker.config import WorkerConfig
 from conquiet.tasks.worker.loop import ConsumerLoop

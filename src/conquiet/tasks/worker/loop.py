@@ -16,6 +16,7 @@ from conquiet.consume.outage import Outage
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DbError, QueueError
 from conquiet.mq.clock import lease_clock
 from conquiet.queue import open_client
+from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.tasks import scripts
 from conquiet.tasks.app import TaskApp
 from conquiet.tasks.canvas.follow_ups import FollowUps
@@ -24,7 +25,7 @@ from conquiet.tasks.errors import HardStopError
 from conquiet.tasks.handling import Execution, TaskHandling
 from conquiet.tasks.interruption import Interruption
 from conquiet.tasks.message import TaskMessage
-from conquiet.tasks.sender import UNFINISHED_TTL_MS
+from conquiet.tasks.options import UNFINISHED_TTL_MS
 from conquiet.tasks.worker.config import WorkerConfig
 
 _log = logging.getLogger(__name__)
@@ -120,6 +121,8 @@ class ConsumerLoop:
                 prefetch=self._config.prefetch_multiplier,
                 follow=FollowUps(self._app).perform_or_keep,
                 max_outage_s=self._config.max_outage_s,
+                # Of all threads of the worker together.
+                max_bytes=max(1, BATCH_BYTES // self._config.concurrency),
             )
             channel.lease_valid_until = valid_until
             self.channel = channel

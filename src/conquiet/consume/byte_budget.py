@@ -1,0 +1,61 @@
+"""ByteBudget: how many bytes of messages the threads of one process have in memory, all together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from conquiet.queue.batch_size import BATCH_BYTES
+
+
+class ByteBudget:
+    """A channel asks before each read, and tells what came; what it had before counts no longer.
+
+    Thread-safe. Those that must wait are served in turn. A read that is alone may bring any message, also one
+    that is larger than the whole budget: else it would never be handled.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._kept: dict[object, int] = {}
+        #: In the order in which they asked first.
+        self._waiting: dict[object, None] = {}
+        #: Of the largest message lately; until the first one has come, reads take turns.
+        self._largest: int | None = None
+
+    def ask(self, channel: object) -> int:
+        """How many bytes a read may bring; 0: it must wait, and ask again until it gets them or `leave`s."""
+        with self._lock:
+            self._kept.pop(channel, None)
+            used = sum(self._kept.values())
+            granted = min(self._most, max(self._most // 4, self._largest or self._most))
+            is_next = next(iter(self._waiting), channel) is channel
+            if not is_next or (used and used + granted > self._most):
+                self._waiting.setdefault(channel)
+                return 0
+            self._waiting.pop(channel, None)
+            self._kept[channel] = granted
+            return min(BATCH_BYTES, granted)
+
+    def tell(self, channel: object, sizes: Sequence[int]) -> None:
+        """A read has brought messages of these sizes; they count until its next one."""
+        with self._lock:
+            if sizes:
+                # A large one is remembered for some batches: others may follow.
+                self._largest = max(*sizes, (self._largest or 0) // 2, 1)
+                self._kept[channel] = sum(sizes)
+            else:
+                self._kept.pop(channel, None)
+
+    def shrink(self) -> int:
+        """The process had too little memory: less from now on, in the end one message at a time; how much."""
+        with self._lock:
+            self._most = max(1, self._most // 2)
+            return self._most
+
+    def leave(self, channel: object) -> None:
+        """The channel reads no more for now, and has nothing in memory."""
+        with self._lock:
+            self._kept.pop(channel, None)
+            self._waiting.pop(channel, None)

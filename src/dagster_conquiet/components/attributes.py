@@ -1,0 +1,131 @@
+"""What the YAML of the components has in common, and the definitions that follow from it."""
+
+# No `from __future__ import annotations` here: the YAML schema is made from the types.
+# Defaults are values, not factories: Dagster before 1.12.5 takes no factories.
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_conquiet.config import FailWhen
+from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource, ResourceKeys
+
+
+class SensorAttributes(dg.Model, dg.Resolvable):
+    """When a run of the drain's job is requested."""
+
+    min_lag: int = 1
+    max_runs: int = 1
+    minimum_interval_seconds: int = 30
+    pause_after_failure_s: float = 60.0
+    stalled_after_s: float = 60.0
+    is_running: bool = Field(default=True, description="Whether it runs unless it is stopped in the UI.")
+
+
+class TopicSensorAttributes(dg.Model, dg.Resolvable):
+    """When runs of the drain's job are requested."""
+
+    minimum_interval_seconds: int = 30
+    pause_after_failure_s: float = 60.0
+    stalled_after_s: float = 60.0
+    is_running: bool = Field(default=True, description="Whether it runs unless it is stopped in the UI.")
+
+
+class FailAttributes(dg.Model, dg.Resolvable):
+    """When messages that failed fail the step; null never does."""
+
+    all_failed: bool = True
+    dead_letters: int | None = 1
+    failures: int | None = None
+
+    def rule(self) -> FailWhen:
+        return FailWhen(**self.model_dump())
+
+
+class RecoveryAttributes(dg.Model, dg.Resolvable):
+    """When what dead steps left is handled."""
+
+    cron_schedule: str = "*/5 * * * *"
+    min_idle_ms: int | None = Field(default=None, description="claim_idle_ms of the spec unless given.")
+    is_running: bool = Field(default=True, description="Whether it runs unless it is stopped in the UI.")
+
+
+class CheckAttributes(dg.Model, dg.Resolvable):
+    """What the checks warn of; a limit that is not given is not checked."""
+
+    max_lag: int | None = None
+    max_age_s: float | None = None
+    max_dead_letters: int | None = 0
+    cron_schedule: str = "*/5 * * * *"
+    is_running: bool = Field(default=True, description="Whether they run unless stopped in the UI.")
+
+
+# One object for each variable: Dagster merges definitions that have the same resource, and no equal ones.
+@cache
+def redis_of_variable(variable: str) -> RedisStreamsResource:
+    """The server whose URL is in this environment variable; the same object for every component."""
+    return RedisStreamsResource(url=dg.EnvVar(variable))
+
+
+@cache
+def database_of_variable(variable: str) -> DatabaseResource:
+    """The database whose URL is in this environment variable; the same object for every component."""
+    return DatabaseResource(url=dg.EnvVar(variable))
+
+
+def servers(redis_variable: str | None, database_variable: str | None) -> tuple[ResourceKeys, dict[str, Any]]:
+    """The names of the resources, and those that are not defined elsewhere."""
+    names = {"redis": "redis_streams", "database": "database"}
+    resources: dict[str, Any] = {}
+    if redis_variable is not None:
+        names["redis"] = f"redis_streams__{redis_variable.lower()}"
+        resources[names["redis"]] = redis_of_variable(redis_variable)
+    if database_variable is not None:
+        names["database"] = f"database__{database_variable.lower()}"
+        resources[names["database"]] = database_of_variable(database_variable)
+    return ResourceKeys(**names), resources
+
+
+def handler_in(handler: str, context: dg.ComponentLoadContext) -> str:
+    """The handler's full name; one that begins with a dot is in the folder of the component."""
+    if not handler.startswith("."):
+        return handler
+    folder: Path = context.path if context.path.is_dir() else context.path.parent
+    inside = folder.resolve().relative_to(context.defs_module_path.resolve()).parts
+    return ".".join([context.defs_module_name, *inside]) + handler
+
+
+def described(drained: dg.AssetsDefinition, asset: Any) -> dg.AssetsDefinition:
+    """The asset of a drain with what its YAML says of it."""
+    if asset is None:
+        return drained
+
+    def merged(built: dg.AssetSpec) -> dg.AssetSpec:
+        spec: dg.AssetSpec = asset.merge_attributes(
+            deps=built.deps, kinds=built.kinds, metadata=built.metadata
+        )
+        description = asset.description or built.description
+        return spec.replace_attributes(partitions_def=built.partitions_def, description=description)
+
+    return drained.map_asset_specs(merged)
+
+
+def check_schedules(
+    name: str, checks: Sequence[dg.AssetChecksDefinition], attributes: CheckAttributes
+) -> list[dg.ScheduleDefinition]:
+    """The schedule of the checks, if there are any."""
+    if not checks:
+        return []
+    selection = dg.AssetSelection.checks(*checks)
+    job = dg.define_asset_job(f"check_{name}", selection, executor_def=dg.in_process_executor)
+    status = status_of(dg.DefaultScheduleStatus, attributes.is_running)
+    return [dg.ScheduleDefinition(job=job, cron_schedule=attributes.cron_schedule, default_status=status)]
+
+
+def status_of(statuses: Any, is_running: bool) -> Any:
+    """RUNNING or STOPPED, of sensors or of schedules."""
+    return statuses.RUNNING if is_running else statuses.STOPPED

@@ -1,0 +1,106 @@
+"""TopicDrainComponent: a topic, the drain of its partitions, sensor, replay and checks from YAML."""
+
+# No `from __future__ import annotations` here: the YAML schema is made from the types.
+
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_conquiet.assets import build_topic_asset, build_topic_drain_asset
+from dagster_conquiet.components.attributes import (
+    CheckAttributes,
+    FailAttributes,
+    TopicSensorAttributes,
+    check_schedules,
+    described,
+    handler_in,
+    servers,
+    status_of,
+)
+from dagster_conquiet.components.scaffolder import TopicDrainScaffolder
+from dagster_conquiet.components.stream_drain import checks_of
+from dagster_conquiet.config import TopicDrainConfig
+from dagster_conquiet.jobs import build_replay_dead_letters_job
+from dagster_conquiet.sensors import build_topic_backlog_sensor
+from dagster_conquiet.specs import TopicDrainSpec
+
+_LIMITS = TopicDrainConfig()
+
+
+@dg.scaffold_with(TopicDrainScaffolder)
+class TopicDrainComponent(dg.Component, dg.Model, dg.Resolvable):
+    """Drain the partitions of a topic into a database: the asset, its job and sensor, a replay, checks."""
+
+    topic: str = Field(description="The topic.")
+    group: str = Field(description="The consumer group.")
+    handler: str = Field(
+        description='"package.module:function", or ".module:function" in the folder of the component; called '
+        "as function(msg, session)."
+    )
+    partitions: int | None = Field(
+        default=None, description="As many as the topic has; not given, the topic is followed as it grows."
+    )
+    asset: dg.ResolvedAssetSpec | None = Field(
+        default=None, description="The asset that the drain makes; named after topic and group if not given."
+    )
+    max_messages: int | None = Field(
+        default=_LIMITS.max_messages, description="The most messages that one run handles."
+    )
+    max_duration_s: float | None = Field(
+        default=_LIMITS.max_duration_s, description="No message is begun after this time."
+    )
+    max_failures: int | None = Field(
+        default=_LIMITS.max_failures, description="This many failed messages fail the step."
+    )
+    max_attempts: int = Field(
+        default=_LIMITS.max_attempts, description="Attempts before a message is a dead letter."
+    )
+    retry_delay_ms: int = Field(
+        default=_LIMITS.retry_delay_ms, description="The wait before the second attempt."
+    )
+    fail_when: FailAttributes = FailAttributes()
+    max_retries: int = Field(default=3, description="How often a step that dies or fails is tried again.")
+    sensor: TopicSensorAttributes = TopicSensorAttributes()
+    checks: CheckAttributes = CheckAttributes()
+    redis_url_variable: str | None = Field(
+        default=None,
+        description="The environment variable with the server's URL; else the resource `redis_streams`.",
+    )
+    database_url_variable: str | None = Field(
+        default=None,
+        description="The environment variable with the database's URL; else the resource `database`.",
+    )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The definitions; nothing is imported, connected or read."""
+        names = ("max_messages", "max_duration_s", "max_failures", "max_attempts", "retry_delay_ms")
+        limits: dict[str, Any] = {name: getattr(self, name) for name in names}
+        keys, resources = servers(self.redis_url_variable, self.database_url_variable)
+        spec = TopicDrainSpec(
+            topic=self.topic,
+            partitions=self.partitions,
+            group=self.group,
+            handler=handler_in(self.handler, context),
+            config=TopicDrainConfig(**limits, fail_when=self.fail_when.rule()),
+            resources=keys,
+        )
+        retries = dg.RetryPolicy(max_retries=self.max_retries) if self.max_retries else None
+        key = self.asset.key if self.asset else None
+        drained = described(build_topic_drain_asset(spec, key=key, retry_policy=retries), self.asset)
+        job = dg.define_asset_job(f"drain_{spec.name}", dg.AssetSelection.assets(drained).without_checks())
+        sensor = build_topic_backlog_sensor(
+            spec,
+            job,
+            default_status=status_of(dg.DefaultSensorStatus, self.sensor.is_running),
+            **self.sensor.model_dump(exclude={"is_running"}),
+        )
+        checks = checks_of(spec, self.checks, drained)
+        return dg.Definitions(
+            assets=[build_topic_asset(spec), drained],
+            asset_checks=checks,
+            jobs=[job, build_replay_dead_letters_job(spec)],
+            sensors=[sensor],
+            schedules=check_schedules(spec.name, checks, self.checks),
+            resources=resources,
+        )

@@ -1,0 +1,17 @@
+"""The partitions of a topic as those of an asset."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from dagster_conquiet.asset_keys import plain_name
+
+
+def topic_partitions(partitions: int) -> dg.StaticPartitionsDefinition:
+    """The keys "0" to one less than the number of the topic's partitions."""
+    return dg.StaticPartitionsDefinition([str(number) for number in range(partitions)])
+
+
+def dynamic_topic_partitions(topic: str) -> dg.DynamicPartitionsDefinition:
+    """The partitions that the topic has: its sensor and its observations add those that it gets."""
+    return dg.DynamicPartitionsDefinition(name=f"conquiet_{plain_name(topic)}")

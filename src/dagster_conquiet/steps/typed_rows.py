@@ -1,0 +1,78 @@
+"""Rows of a type: checked when they are written and read, with the row and the column in the error."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from conquiet.errors import ConquietError
+from conquiet.payload import encode_payload
+
+
+class RowError(ConquietError):
+    """A row cannot be published, or is not of the type that its reader asked for."""
+
+    def __init__(self, asset: str, *, row: int, column: str | None, problem: str) -> None:
+        self.asset = asset
+        self.row = row
+        self.column = column
+        where = f"row {row}" if column is None else f"row {row}, column {column!r}"
+        super().__init__(f"asset {asset!r}, {where}: {problem}")
+
+
+def row_type_of(annotation: Any) -> Any:
+    """The type of the rows of `list[Order]`; `None` where the rows are plain dicts, or anything."""
+    if typing.get_origin(annotation) is dict:
+        # Of several partitions: {partition: list[Order]}.
+        return row_type_of(typing.get_args(annotation)[1])
+    if typing.get_origin(annotation) is not list:
+        return None
+    (row,) = typing.get_args(annotation)
+    return None if row in (dict, Any) or typing.get_origin(row) is dict else row
+
+
+def as_dicts(asset: str, rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """Dicts, dataclasses or pydantic models as what JSON can carry."""
+    dicts: list[dict[str, Any]] = []
+    for number, row in enumerate(rows):
+        plain = row if isinstance(row, dict) else TypeAdapter(type(row)).dump_python(row, mode="json")
+        if not isinstance(plain, dict):
+            problem = f"expected a dict, a dataclass or a pydantic model, got {type(row).__name__}"
+            raise RowError(asset, row=number, column=None, problem=problem)
+        _check(asset, number, plain)
+        dicts.append(plain)
+    return dicts
+
+
+def typed(asset: str, rows: Sequence[dict[str, Any]], row_type: Any) -> list[Any]:
+    """The rows as objects of the type.
+
+    Raises:
+        RowError: one of them is not.
+    """
+    adapter, read = TypeAdapter(row_type), []
+    for number, row in enumerate(rows):
+        try:
+            # As JSON, in which times and decimals are texts.
+            read.append(adapter.validate_json(json.dumps(row)))
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            column = ".".join(map(str, first["loc"])) or None
+            raise RowError(asset, row=number, column=column, problem=first["msg"]) from None
+    return read
+
+
+def _check(asset: str, number: int, row: dict[str, Any]) -> None:
+    try:
+        encode_payload(row)
+    except (TypeError, ValueError) as whole:
+        for column, value in row.items():
+            try:
+                encode_payload({str(column): value})
+            except (TypeError, ValueError) as error:
+                raise RowError(asset, row=number, column=str(column), problem=str(error)) from error
+        raise RowError(asset, row=number, column=None, problem=str(whole)) from whole

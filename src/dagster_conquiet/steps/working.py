@@ -1,0 +1,70 @@
+"""Who works for a group now: by heartbeats and leases first, by the states of runs after that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dagster import DagsterInstance, DagsterRunStatus, RunRecord
+
+from dagster_conquiet.steps.runs import last_sign_of_life
+
+#: A recovery lives in the group too, and takes no new messages.
+RECOVERY = "claim_stale__"
+_PARTITION = "dagster/partition"
+_RANGE_START = "dagster/asset_partition_range_start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Working:
+    """What one tick knows of the work on one stream, or on one partition."""
+
+    #: A sentence for each run or consumer that works, or is about to.
+    reasons: tuple[str, ...] = ()
+    #: Their names, in the same order.
+    names: tuple[str, ...] = ()
+    #: Runs that are in progress by their state, and that nothing in the group belongs to.
+    stalled: tuple[str, ...] = ()
+
+
+def who_works(
+    instance: DagsterInstance,
+    runs: Iterable[RunRecord],
+    live: Iterable[str],
+    *,
+    what: str,
+    stalled_after_s: float,
+) -> Working:
+    """Match the runs in progress with the live consumers.
+
+    A run that was killed stays "started" for ever if nothing monitors runs: without a live consumer, and
+    without an event for `stalled_after_s`, it does not count.
+
+    Args:
+        runs: those in progress that may drain it.
+        live: the consumers that are alive in it, by their heartbeats or leases.
+        what: the name of the stream or the partition, for the sentences.
+    """
+    drains = sorted(name for name in live if not name.partition(".")[2].startswith(RECOVERY))
+    reasons: dict[str, str] = {}
+    stalled = []
+    for record in runs:
+        run = record.dagster_run
+        silent_s = time.time() - last_sign_of_life(instance, record)
+        if any(name.partition(".")[0] == run.run_id for name in drains):
+            reasons[run.run_id] = f"run {run.run_id} drains {what}"
+        elif run.status == DagsterRunStatus.QUEUED or silent_s < stalled_after_s:
+            status = run.status.value.lower()
+            reasons[run.run_id] = f"run {run.run_id} of {run.job_name!r} is in progress ({status})"
+        else:
+            stalled.append(run.run_id)
+    for name in drains:
+        if name.partition(".")[0] not in reasons:
+            reasons[name] = f"consumer {name!r} drains {what}"
+    return Working(reasons=tuple(reasons.values()), names=tuple(reasons), stalled=tuple(stalled))
+
+
+def concerns_partition(tags: Mapping[str, str], partition_key: str | None) -> bool:
+    """Whether a run with these tags may drain the partition; one of a range of partitions may drain each."""
+    return partition_key is None or _RANGE_START in tags or tags.get(_PARTITION) == partition_key

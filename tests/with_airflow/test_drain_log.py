@@ -1,0 +1,171 @@
+"""What an operator of Airflow sees of a drain: its log, its numbers, its lineage and its link."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from sqlalchemy import make_url, text
+
+from airflow_provider_conquiet.links import DocumentationLink, target_of
+from airflow_provider_conquiet.operators.drain import DrainOperator
+from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
+from tests.eventually import eventually
+from tests.services import database, open_engine
+from tests.with_airflow import handlers
+
+pytestmark = pytest.mark.usefixtures("airflow_connection")
+
+
+def shows(lines, thread: threading.Thread, *parts: str) -> bool:
+    """Whether a line with all the parts has come before the drain's end."""
+
+    def is_there() -> bool:
+        return any(all(part in line for part in parts) for line in lines())
+
+    eventually(lambda: is_there() or not thread.is_alive())
+    return is_there()
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture):
+    """The lines of the drain's log so far."""
+    caplog.set_level(logging.INFO, logger="airflow_provider_conquiet")
+    names = ("airflow_provider_conquiet.drain_log", "airflow_provider_conquiet.drains")
+    return lambda: [record.getMessage() for record in caplog.records if record.name in names]
+
+
+def drain_of(stream: str, **arguments: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "stream": stream,
+        "group": "billing",
+        "handler": handlers.record,
+        "idle_ms": 20,
+    }
+    with DAG("drain_test", schedule=None):
+        return DrainOperator(task_id="drain", **defaults | arguments)
+
+
+def test_the_log_has_the_begin_and_the_report_as_a_table(orders, stream, context, lines):
+    orders.enqueue_many([{"number": number} for number in range(4)])
+    drain = drain_of(stream, handler=handlers.record_even)
+
+    report = drain.execute(context(drain))
+
+    begin, *table = lines()
+    consumer = "airflow:dag:drain:run:-1:1"
+    assert begin.startswith(f"draining stream '{stream}' for group 'billing' as consumer '{consumer}': 4 new")
+    shown = {line.split()[0]: line.split()[1] for line in table if line.startswith("  ")}
+    assert any(
+        line.startswith(f"drained stream '{stream}' for group 'billing': stopped by idle") for line in table
+    )
+    assert (shown["read"], shown["handled"], shown["failed"]) == ("4", "2", "2")
+    assert any(line.split()[:2] == ["ValueError", "2,"] for line in table)
+    assert report["failures_by_error"] == {"ValueError": 2}
+    assert report["per_second"] > 0
+
+
+def test_the_log_says_what_was_taken_over_from_which_try(orders, stream, context, lines, notes):
+    orders.enqueue_many([{"number": number} for number in range(3)])
+    first = drain_of(stream, handler=fail_at_one, on_error="raise")
+    with pytest.raises(RuntimeError):
+        first.execute(context(first))
+    assert any(line.split() == ["handled", "1"] for line in lines())
+    second = drain_of(stream)
+
+    second.execute(context(second, try_number=2))
+
+    assert "taking over from try 1: 2 messages that it left pending" in lines()
+    assert notes() == ["0", "1", "2"]
+
+
+def test_the_log_shows_progress_while_the_drain_goes_on(orders, stream, context, lines):
+    orders.enqueue_many([{"number": number} for number in range(3)])
+    go_on = threading.Event()
+
+    def handler(msg, session):
+        if msg.payload["number"] == 2:
+            assert go_on.wait(600)
+        if msg.payload["number"] == 1:
+            raise KeyError("one")
+
+    drain = drain_of(stream, handler=handler, progress_every_s=0.05)
+    thread = threading.Thread(target=drain.execute, args=[context(drain)])
+    thread.start()
+    try:
+        assert shows(lines, thread, "1 messages handled", "failed: 1 KeyError")
+        assert shows(lines, thread, "has been in the handler for")
+    finally:
+        go_on.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_the_log_says_that_a_lock_of_the_database_is_waited_for(
+    orders, stream, context, lines, monkeypatch, tmp_path, kind
+):
+    orders.enqueue({"number": 0})
+    with database(kind, tmp_path) as url:
+        monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": kind, **fields_of(url)}))
+        engine = open_engine(url)
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE stock (n INTEGER PRIMARY KEY, held INTEGER)"))
+            connection.execute(text("INSERT INTO stock VALUES (1, 0)"))
+        drain = drain_of(stream, handler=take_stock, progress_every_s=0.05, db_conn_id="shop")
+        thread = threading.Thread(target=drain.execute, args=[context(drain)])
+        with engine.begin() as frozen:
+            frozen.execute(text("UPDATE stock SET held = 1 WHERE n = 1"))
+            thread.start()
+            try:
+                assert shows(lines, thread, "waiting for a lock of the database for")
+            finally:
+                frozen.rollback()
+                thread.join()
+        engine.dispose()
+
+    assert any(line.split() == ["handled", "1"] for line in lines())
+
+
+def fields_of(url: str) -> dict[str, Any]:
+    parts = make_url(url)
+    names = {"login": parts.username, "password": parts.password, "schema": parts.database}
+    return {"host": parts.host, "port": parts.port, **names}
+
+
+def fail_at_one(msg, session):
+    if msg.payload["number"] == 1:
+        raise RuntimeError("the first try ends here")
+    handlers.record(msg, session)
+
+
+def take_stock(_msg, session):
+    session.execute(text("UPDATE stock SET held = 2 WHERE n = 1"))
+
+
+def test_openlineage_gets_the_stream_and_its_row_counts(orders, stream, context):
+    pytest.importorskip("airflow.providers.openlineage.extractors")
+    with DAG("enqueue_test", schedule=None):
+        enqueue: Any = EnqueueOperator(
+            task_id="enqueue", stream=stream, payloads=[{"number": 1}, {"number": 2}]
+        )
+    drain = drain_of(stream)
+    enqueue.execute(context(enqueue))
+    drain.execute(context(drain))
+
+    [output] = enqueue.get_openlineage_facets_on_complete(None).outputs
+    [read] = drain.get_openlineage_facets_on_complete(None).inputs
+
+    assert (output.name, read.name) == (stream, stream)
+    assert output.outputFacets["outputStatistics"].rowCount == 2
+    assert read.inputFacets["inputStatistics"].rowCount == 2
+
+
+def test_every_operator_has_a_link(stream):
+    drain = drain_of(stream)
+
+    assert [type(link) for link in drain.operator_extra_links] == [DocumentationLink]
+    assert target_of(drain).endswith("docs/airflow.md#drainoperator-and-taskdrain")

@@ -1,0 +1,315 @@
+"""@drain_asset and @drain_op, partitions of every kind, and automation that fires on new messages alone."""
+
+# No `from __future__ import annotations` here: Dagster reads the types of the functions.
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from conquiet.mq import Message, Producer, Topics
+from dagster_conquiet import (
+    ClaimStaleConfig,
+    DrainSpec,
+    TopicDrainConfig,
+    TopicDrainSpec,
+    build_backlog_sensor,
+    build_claim_stale_job,
+    build_drain_asset,
+    build_stream_asset,
+    build_topic_asset,
+    build_topic_backlog_sensor,
+    build_topic_drain_asset,
+    drain_asset,
+    drain_op,
+    spec_of,
+    stream_asset_key,
+)
+from tests.with_dagster.handlers import note_effect
+
+
+class Prices(dg.ConfigurableResource):
+    """A resource of the user's own."""
+
+    factor: int
+
+
+@pytest.fixture
+def bare_spec(stream):
+    """What is drained, without a handler."""
+    return DrainSpec(stream=stream, group="billing")
+
+
+def test_a_decorated_handler_is_an_asset_of_its_name_and_docstring(
+    bare_spec, resources, instance, enqueue, effects_seen
+):
+    ids = enqueue(3)
+
+    @drain_asset(bare_spec, group_name="shop", owners=["team:billing"])
+    def bills(msg, session):
+        """One row per order."""
+        note_effect(msg, session)
+
+    result = dg.materialize([bills], resources=resources, instance=instance)
+
+    assert bills.key == dg.AssetKey("bills")
+    assert bills.descriptions_by_key[bills.key] == "One row per order."
+    assert result.asset_materializations_for_node("bills")[0].metadata["handled"].value == 3
+    assert effects_seen() == sorted(ids)
+
+
+def test_what_the_ui_shows_of_an_asset_leads_to_its_handler(bare_spec, stream):
+    @drain_asset(bare_spec, group_name="shop", owners=["team:billing"], metadata={"table": "bills"})
+    def bills(msg, session):
+        """One row per order."""
+
+    source = build_stream_asset(stream)
+    (spec,) = bills.specs
+    (reference,) = spec.metadata["dagster/code_references"].code_references
+
+    assert (spec.group_name, list(spec.owners), spec.kinds) == ("shop", ["team:billing"], {"redis"})
+    assert (reference.file_path, reference.label.rpartition(".")[2]) == (__file__, "bills")
+    assert spec.metadata["table"] == "bills"
+    assert source.tags["dagster/kind/redis"] == ""
+    assert source.description == f"The messages of stream {stream!r}, as they came in."
+
+
+def test_a_handler_is_given_the_context_and_resources_that_it_names(bare_spec, resources, instance, enqueue):
+    enqueue(2)
+    seen = []
+
+    @drain_asset(bare_spec)
+    def bills(context: dg.AssetExecutionContext, msg, session, prices: Prices):
+        seen.append((context.asset_key.to_user_string(), msg.payload["n"] * prices.factor))
+
+    dg.materialize([bills], resources=resources | {"prices": Prices(factor=10)}, instance=instance)
+
+    assert seen == [("bills", 0), ("bills", 10)]
+    assert "prices" in bills.required_resource_keys
+
+
+def test_the_recovery_of_a_decorated_handler_is_made_of_its_spec(
+    bare_spec, resources, instance, enqueue, make_queue
+):
+    enqueue(2)
+    make_queue("dead").read(block_ms=100, count=2)
+    seen = []
+
+    @drain_op(bare_spec)
+    def bills(msg, session, prices: Prices):
+        seen.append(prices.factor)
+
+    job = build_claim_stale_job(spec_of(bills), config=ClaimStaleConfig(min_idle_ms=0))
+    job.execute_in_process(resources=resources | {"prices": Prices(factor=7)}, instance=instance)
+
+    assert seen == [7, 7]
+
+
+def test_a_spec_without_a_handler_says_so_and_one_with_a_handler_cannot_be_decorated(
+    bare_spec, spec, resources, instance
+):
+    with pytest.raises(ValueError, match="has a handler"):
+        drain_asset(spec)(note_effect)
+    with pytest.raises(ValueError, match="has no handler"):
+        dg.materialize([build_drain_asset(bare_spec)], resources=resources, instance=instance)
+
+
+def hourly(stream, **options):
+    """An asset of the hours of 2026, and the entries of two of them."""
+
+    @drain_asset(
+        DrainSpec(stream=stream, group="billing"),
+        partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
+        **options,
+    )
+    def hours(msg, session):
+        note_effect(msg, session)
+
+    return hours
+
+
+def id_at(hour: int, minute: int = 0) -> str:
+    at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=hour, minutes=minute)
+    return f"{int(at.timestamp() * 1000)}-0"
+
+
+@pytest.fixture
+def two_hours(client, stream):
+    ids = [id_at(3), id_at(3, 59), id_at(4), id_at(5)]
+    for entry_id in ids:
+        client.xadd(stream, {"data": '{"n": 1}'}, id=entry_id)
+    return ids
+
+
+def test_a_time_window_is_the_entries_whose_ids_are_in_it_and_again_with_each_materialisation(
+    stream, two_hours, resources, instance, effects_seen, client
+):
+    def handled() -> Any:
+        result = dg.materialize(
+            [hourly(stream)], partition_key="2026-01-01-03:00", resources=resources, instance=instance
+        )
+        return result.asset_materializations_for_node("hours")[0].metadata["handled"].value
+
+    assert (handled(), handled()) == (2, 2)
+    assert effects_seen() == sorted(two_hours[:2] * 2)
+    assert not client.xinfo_groups(stream)
+
+
+def test_a_backfill_of_time_windows_in_a_single_run_reads_the_stream_once(
+    stream, two_hours, resources, instance, effects_seen
+):
+    asset = hourly(stream, backfill_policy=dg.BackfillPolicy.single_run())
+    job = dg.define_asset_job("backfill", [asset])
+    defs = dg.Definitions(assets=[asset], jobs=[job], resources=resources)
+    tags = {
+        "dagster/asset_partition_range_start": "2026-01-01-03:00",
+        "dagster/asset_partition_range_end": "2026-01-01-04:00",
+    }
+
+    result = defs.resolve_job_def("backfill").execute_in_process(instance=instance, tags=tags)
+
+    events = result.asset_materializations_for_node("hours")
+    assert [event.partition for event in events] == ["2026-01-01-03:00", "2026-01-01-04:00"]
+    assert effects_seen() == two_hours[:3]
+
+
+def test_a_window_that_failed_or_was_not_read_to_its_end_is_red_and_its_retry_does_the_rest(
+    stream, two_hours, resources, instance, effects_seen
+):
+    config = {"ops": {"hours": {"config": {"max_messages": 1}}}}
+    first = dg.materialize(
+        [hourly(stream)],
+        partition_key="2026-01-01-03:00",
+        resources=resources,
+        instance=instance,
+        run_config=config,
+        raise_on_error=False,
+    )
+    tags = {"dagster/parent_run_id": first.run_id, "dagster/root_run_id": first.run_id}
+
+    second = dg.materialize(
+        [hourly(stream)],
+        partition_key="2026-01-01-03:00",
+        resources=resources,
+        instance=instance,
+        tags=tags,
+    )
+
+    assert not first.success
+    metadata = second.asset_materializations_for_node("hours")[0].metadata
+    assert (metadata["handled"].value, metadata["skipped"].value) == (1, 1)
+    assert effects_seen() == two_hours[:2]
+
+
+def test_a_key_is_the_messages_that_have_it(stream, resources, instance, queue, effects_seen):
+    ids = queue.enqueue_many({"n": n, "country": "de" if n % 2 else "pt"} for n in range(4))
+    spec = DrainSpec(stream=stream, group="billing", handler=note_effect)
+    countries = dg.StaticPartitionsDefinition(["de", "pt"])
+    asset = build_drain_asset(spec, key="by_country", partition_by="country", partitions_def=countries)
+
+    dg.materialize([asset], partition_key="de", resources=resources, instance=instance)
+
+    assert effects_seen() == [ids[1], ids[3]]
+
+
+@pytest.fixture
+def growing(client):
+    """A topic of two partitions, and a spec that follows it."""
+    topic = Topics(client).create(f"orders-{uuid.uuid4().hex[:12]}", partitions=2)
+    handler = "tests.with_dagster.handlers:note_effect"
+    return TopicDrainSpec(
+        topic=topic.name, group="billing", handler=handler, config=TopicDrainConfig(idle_ms=100)
+    )
+
+
+def name_of(asset) -> str:
+    return asset.partitions_def.name
+
+
+def test_a_spec_without_partitions_follows_the_topic_as_it_grows(growing, resources, instance, client):
+    asset = build_topic_drain_asset(growing)
+    job = dg.define_asset_job("drain_topic", [asset])
+    sensor = build_topic_backlog_sensor(growing, job)
+    of_redis = {"redis_streams": resources["redis_streams"]}
+
+    def added() -> list[str]:
+        context = dg.build_sensor_context(instance=instance, resources=of_redis)
+        tick: Any = sensor(context)
+        keys = [key for request in tick.dynamic_partitions_requests for key in request.partition_keys]
+        if keys:
+            instance.add_dynamic_partitions(name_of(asset), keys)
+        return keys
+
+    before, unchanged = added(), added()
+    Topics(client).grow(growing.topic, partitions=3)
+
+    assert (before, unchanged, added()) == (["0", "1"], [], ["2"])
+
+
+def test_a_backfill_of_a_topic_in_a_single_run_has_the_counts_of_each_partition(
+    growing, resources, instance, client, effects_seen
+):
+    for partition in (0, 0, 1):
+        Producer(client).send_many(growing.topic, [Message(payload={"n": 1}, partition=partition)])
+    asset = build_topic_drain_asset(growing, key="paid", backfill_policy=dg.BackfillPolicy.single_run())
+    instance.add_dynamic_partitions(name_of(asset), ["0", "1"])
+    job = dg.define_asset_job("backfill", [asset])
+    defs = dg.Definitions(assets=[asset], jobs=[job], resources=resources)
+    tags = {"dagster/asset_partition_range_start": "0", "dagster/asset_partition_range_end": "1"}
+
+    result = defs.resolve_job_def("backfill").execute_in_process(instance=instance, tags=tags)
+
+    events = result.asset_materializations_for_node("paid")
+    assert {event.partition: event.metadata["handled"].value for event in events} == {"0": 2, "1": 1}
+    assert len(effects_seen()) == 3
+
+
+def test_automation_fires_on_a_new_message_and_on_nothing_else(
+    spec, resources, instance, enqueue, queue, stream
+):
+    bills = build_drain_asset(spec, key="bills", automation_condition=dg.AutomationCondition.eager())
+    job = dg.define_asset_job("drain", [bills])
+    source = build_stream_asset(stream, group="billing")
+    defs = dg.Definitions(assets=[bills, source], jobs=[job], resources=resources)
+    sensor = build_backlog_sensor(spec, job)
+    of_redis = {"redis_streams": resources["redis_streams"]}
+    cursors: dict[str, Any] = {"sensor": None, "automation": None}
+
+    def fires() -> int:
+        context = dg.build_sensor_context(instance=instance, resources=of_redis, cursor=cursors["sensor"])
+        tick: Any = sensor(context)
+        cursors["sensor"] = tick.cursor
+        for event in tick.asset_events:
+            instance.report_runless_asset_event(event)
+        result = dg.evaluate_automation_conditions(defs=defs, instance=instance, cursor=cursors["automation"])
+        cursors["automation"] = result.cursor
+        return result.total_requested
+
+    enqueue(1)
+    fires()
+    dg.materialize([bills, source], selection=[bills], resources=resources, instance=instance)
+    after_the_drain = fires()
+    enqueue(1)
+    after_a_message = fires()
+    queue.read(block_ms=100)  # lag and pending change, and no message came
+    after_a_read = fires()
+
+    assert (after_the_drain, after_a_message, after_a_read) == (0, 1, 0)
+
+
+def test_a_topic_is_an_observable_asset_of_its_partitions(growing, resources, instance, client):
+    Producer(client).send_many(growing.topic, [Message(payload={"n": 1}, partition=1)])
+    asset = build_topic_asset(growing)
+    key = stream_asset_key(growing.topic)
+    defs = dg.Definitions(assets=[asset], jobs=[dg.define_asset_job("observe", [key])], resources=resources)
+
+    result = defs.resolve_job_def("observe").execute_in_process(instance=instance)
+
+    seen = {
+        event.partition: event.asset_observation_data.asset_observation.tags["dagster/data_version"]
+        for event in result.get_asset_observation_events()
+    }
+    assert seen.keys() == {"0", "1"}
+    assert seen["0"] == "0-0" != seen["1"]

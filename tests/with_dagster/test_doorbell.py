@@ -1,0 +1,288 @@
+"""The backlog sensors know the group: zombies, cancelled runs, trimmed streams, other consumers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster import DagsterRunStatus as Status
+from dagster._core.remote_origin import InProcessCodeLocationOrigin
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+
+from conquiet import QueueConfig, RedisStreamsQueue
+from conquiet.consume.presence import Presence
+from conquiet.mq import Message, Producer, Topics
+from conquiet.mq.own.leases import LeaseStore
+from conquiet.queue.connection import drains_key
+from conquiet.queue.stream import HANDED_BACK_IDLE_MS
+from dagster_conquiet import (
+    DrainConfig,
+    TopicDrainSpec,
+    build_backlog_sensor,
+    build_drain_job,
+    build_topic_backlog_sensor,
+    build_topic_drain_asset,
+)
+from tests.eventually import eventually
+
+LABEL = ".dagster/repository"
+
+
+@pytest.fixture
+def job(spec):
+    return build_drain_job(spec)
+
+
+@pytest.fixture
+def tick(spec, job, resources, instance):
+    """One evaluation of a sensor with these options: what it requests, and why not."""
+
+    def evaluate(of=None, **options: Any) -> tuple[list[dg.RunRequest], str]:
+        sensor = of or build_backlog_sensor(spec, job, **options)
+        of_redis = {"redis_streams": resources["redis_streams"]}
+        result: Any = sensor(dg.build_sensor_context(instance=instance, resources=of_redis))
+        return result.run_requests, result.skip_reason.skip_message if result.skip_reason else ""
+
+    return evaluate
+
+
+@pytest.fixture
+def run_that_is(job, instance):
+    """A run of the job that has come to this state, and no process behind it."""
+
+    def make(status: Status, of=job, **options: Any) -> str:
+        run = instance.create_run_for_job(of, status=Status.NOT_STARTED, **options)
+        ways = {Status.STARTED: "START", Status.CANCELED: "CANCELED", Status.STARTING: "STARTING"}
+        for became in ["START", ways[status]] if status == Status.CANCELED else [ways[status]]:
+            event = dg.DagsterEvent(event_type_value=f"PIPELINE_{became}", job_name=of.name)
+            instance.report_dagster_event(event, run.run_id)
+        return run.run_id
+
+    return make
+
+
+def alive(client, stream, consumer):
+    """A drain that lives under this name."""
+    return Presence(RedisStreamsQueue(client, QueueConfig(stream, "billing", consumer)))
+
+
+def test_a_run_that_was_killed_and_stays_started_does_not_stop_the_sensor(tick, enqueue, run_that_is):
+    enqueue(5)
+    before, _ = tick()
+    zombie = run_that_is(Status.STARTED)
+
+    soon, why = tick()
+    later, _ = tick(stalled_after_s=0)
+
+    assert not soon
+    assert f"run {zombie} of" in why
+    assert "in progress (started)" in why
+    assert len(later) == 1
+    assert later[0].run_key != before[0].run_key
+
+
+def test_a_run_whose_drain_is_alive_counts_however_long_it_is_silent(
+    tick, enqueue, run_that_is, client, stream
+):
+    enqueue(5)
+    run_id = run_that_is(Status.STARTED)
+
+    with alive(client, stream, f"{run_id}.drain.0"):
+        requested, why = tick(stalled_after_s=0)
+
+    assert not requested
+    assert why == f"run {run_id} drains {stream!r}"
+
+
+def test_a_consumer_that_dagster_knows_nothing_of_is_the_reason_to_wait(tick, enqueue, client, stream):
+    enqueue(5)
+
+    with alive(client, stream, "worker-7"):
+        requested, why = tick()
+
+    assert not requested
+    assert why == f"consumer 'worker-7' drains {stream!r}"
+
+
+def test_a_recovery_does_not_keep_new_messages_waiting(tick, enqueue, client, stream):
+    enqueue(5)
+
+    with alive(client, stream, f"{uuid.uuid4()}.claim_stale__orders.0"):
+        requested, _ = tick()
+
+    assert len(requested) == 1
+
+
+def test_with_max_runs_a_second_run_is_requested_while_one_works(tick, enqueue, run_that_is, client, stream):
+    enqueue(5)
+    run_id = run_that_is(Status.STARTED)
+
+    with alive(client, stream, f"{run_id}.drain.0"):
+        first, _ = tick(max_runs=2)
+        repeated, _ = tick(max_runs=2)
+        run_that_is(Status.STARTING)
+        third, why = tick(max_runs=2)
+
+    assert [request.run_key for request in first] == [request.run_key for request in repeated]
+    assert not third
+    assert why.count("run ") == 2
+
+
+def test_a_cancelled_run_is_not_requested_again_until_a_message_comes(tick, enqueue, run_that_is):
+    enqueue(5)
+    cancelled = run_that_is(Status.CANCELED)
+
+    requested, why = tick()
+    time.sleep(0.01)
+    enqueue(1)
+    after_another_message, _ = tick()
+
+    assert not requested
+    assert f"run {cancelled} was cancelled, and no message has come" in why
+    assert len(after_another_message) == 1
+
+
+def test_runs_of_a_job_of_that_name_in_another_code_location_do_not_count(
+    spec, job, enqueue, resources, instance
+):
+    enqueue(5)
+    sensor = build_backlog_sensor(spec, job)
+
+    def requested() -> int:
+        context = dg.SensorEvaluationContext(
+            instance_ref=None,
+            last_tick_completion_time=None,
+            last_run_key=None,
+            cursor=None,
+            repository_name="__repository__",
+            instance=instance,
+            resources={"redis_streams": resources["redis_streams"]},
+            code_location_origin=InProcessCodeLocationOrigin(LoadableTargetOrigin(), location_name="shop"),
+        )
+        result: Any = sensor(context)
+        return len(result.run_requests or [])
+
+    instance.create_run_for_job(job, status=Status.STARTED, tags={LABEL: "__repository__@elsewhere"})
+    beside_another_location = requested()
+    instance.create_run_for_job(job, status=Status.STARTED, tags={LABEL: "__repository__@shop"})
+
+    assert (beside_another_location, requested()) == (1, 0)
+
+
+def test_a_stream_that_was_trimmed_to_nothing_asks_for_no_run(tick, enqueue, queue, client, stream):
+    enqueue(5)
+    queue.ack(queue.read(block_ms=100, count=1)[0])
+    client.xtrim(stream, maxlen=0)
+
+    requested, why = tick()
+
+    assert not requested
+    assert "0 messages wait" in why
+    assert "4 that the group was not given were trimmed from the stream" in why
+
+
+def test_what_a_dead_drain_left_asks_for_a_run_and_what_failed_does_not(
+    tick, enqueue, make_queue, client, stream
+):
+    enqueue(2)
+    make_queue("r.drain.0").read(block_ms=100, count=2)
+    drains = drains_key(stream, "billing")
+    heartbeats = {
+        "alive": "9999999999999 instance - 60000",
+        "dead": "1 instance - 60000",
+        "ended": "0 ended -",
+    }
+
+    requested = {}
+    for state, heartbeat in heartbeats.items():
+        client.hset(drains, "r.drain.0", heartbeat)
+        requested[state] = len(tick()[0])
+
+    assert requested == {"alive": 0, "dead": 1, "ended": 0}
+
+
+def test_what_was_handed_back_asks_for_a_run(tick, enqueue, make_queue, client, stream):
+    ids = enqueue(2)
+    make_queue("r.drain.0").read(block_ms=100, count=2)
+    before, _ = tick()
+    client.xclaim(stream, "billing", "r.drain.0", 0, ids, idle=HANDED_BACK_IDLE_MS, justid=True)
+
+    requested, _ = tick()
+
+    assert not before
+    assert requested[0].tags["conquiet/lag"] == "0"
+
+
+def test_a_run_drains_until_nothing_is_left(spec, job, enqueue, resources, instance, effects_seen):
+    assert DrainConfig().max_messages is None
+    ids = enqueue(1_200)
+
+    job.execute_in_process(resources=resources, instance=instance)
+
+    assert effects_seen() == sorted(ids)
+
+
+@pytest.fixture
+def topic(client):
+    return Topics(client).create(f"orders-{uuid.uuid4().hex[:12]}", partitions=2)
+
+
+@pytest.fixture
+def ring(topic, tick):
+    """One evaluation of the sensor of a topic: the partitions for which it requests a run, and why not."""
+    spec = TopicDrainSpec(
+        topic=topic.name, partitions=2, group="billing", handler="tests.with_dagster.handlers:note_effect"
+    )
+    job = dg.define_asset_job("drain_topic", [build_topic_drain_asset(spec)])
+
+    def evaluate(**options: Any) -> tuple[list[str], str]:
+        requests, why = tick(build_topic_backlog_sensor(spec, job, **options))
+        return [request.partition_key for request in requests], why
+
+    return evaluate
+
+
+def test_a_partition_that_another_consumer_owns_is_left_to_it(topic, ring, client):
+    Producer(client).send_many(topic.name, [Message(payload={}, partition=number) for number in (0, 1)])
+    lease = LeaseStore(topic, "billing")
+    lease.acquire(0, "worker-7", 60_000)
+
+    requested, _ = ring()
+    lease.acquire(1, "worker-7", 60_000)
+    of_none, why = ring()
+
+    assert requested == ["1"]
+    assert not of_none
+    assert f"consumer 'worker-7' drains partition 0 of {topic.name!r}" in why
+
+
+def test_a_delayed_message_asks_for_a_run_when_it_is_due_and_not_before(topic, ring, client):
+    Producer(client).send(topic.name, {"n": 1}, partition=1, delay_ms=3_600_000)
+    before, _ = ring()
+    Producer(client).send(topic.name, {"n": 2}, partition=1, delay_ms=1)
+
+    due = eventually(lambda: ring()[0])
+
+    assert not before
+    assert due
+
+
+def test_a_range_of_partitions_that_is_queued_counts_for_each_of_them(topic, ring, client, instance):
+    Producer(client).send(topic.name, {"n": 1}, partition=1)
+    spec = TopicDrainSpec(topic=topic.name, partitions=2, group="billing", handler="shop:bill")
+    job = dg.define_asset_job("drain_topic", [build_topic_drain_asset(spec)])
+    resolved = dg.Definitions(
+        assets=[build_topic_drain_asset(spec)],
+        jobs=[job],
+        resources={"redis_streams": None, "database": None},
+    ).resolve_job_def("drain_topic")
+    tags = {"dagster/asset_partition_range_start": "0", "dagster/asset_partition_range_end": "1"}
+    instance.create_run_for_job(resolved, status=Status.STARTED, tags=tags)
+
+    requested, why = ring()
+
+    assert not requested
+    assert "in progress (started)" in why

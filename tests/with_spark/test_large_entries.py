@@ -1,0 +1,79 @@
+"""Planning over large entries, and behind deleted ones, asks little of the server in each of its calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from conquiet import EmbeddedServer
+from conquiet.queue import open_client
+from conquiet.queue.backlog import as_mapping
+from conquiet.queue.lua import LuaScript
+from conquiet.spark.columns import SCHEMA
+from conquiet.spark.entry_ids import EntryId, IdRange
+from conquiet.spark.options import ReadOptions
+from conquiet.spark.read.stream_reader import StreamMicroBatchReader
+from conquiet.spark.scripts import sample, walk
+from tests.with_spark.server_side import add_orders
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def large():
+    """A client of a server of its own, and the ids of 60 entries of a megabyte."""
+    with EmbeddedServer() as server, open_client(server.url, protocol=2) as client:
+        ids = [client.xadd("large", {"data": b"x" * MEGABYTE}) for _ in range(60)]
+        yield client, [EntryId.parse(one) for one in ids]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One for each script that is run."""
+    runs: list[int] = []
+    run = LuaScript.run
+
+    def recorded(script: LuaScript, *arguments: object) -> object:
+        runs.append(1)
+        return run(script, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LuaScript, "run", recorded)
+    return runs
+
+
+def test_samples_of_large_entries_are_spread_over_calls_of_a_few_megabytes(large, calls):
+    client, ids = large
+
+    samples = sample(client, "large", ids, ids[-1], 64)
+
+    assert samples == [(one, one, 1) for one in ids]
+    assert len(calls) >= 60 / 6
+
+
+def test_a_walk_over_large_entries_takes_a_few_megabytes_in_a_call(large, calls):
+    client, ids = large
+    first, walked = ids[0], 0
+
+    while steps := walk(client, "large", IdRange(first, ids[-1]), 10, 500):
+        assert sum(number for _, number in steps) <= 6
+        walked += sum(number for _, number in steps)
+        first = steps[-1][0].next()
+
+    assert walked == 60
+    assert len(calls) >= 60 / 6
+
+
+def test_planning_behind_a_deleted_entry_walks_over_each_entry_about_once(valkey, valkey_url, stream, calls):
+    ids = add_orders(valkey, stream, range(20_000))
+    valkey.xdel(stream, ids[-2])
+    options = {"url": valkey_url, "stream": stream, "start": "earliest", "maxOffsetsPerTrigger": "1000"}
+    reader = StreamMicroBatchReader(ReadOptions.of(options), SCHEMA)
+    offset, batches = reader.initialOffset(), 0
+
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        offset, batches = end, batches + 1
+
+    assert batches == 20
+    # A walk over all that is behind takes four calls for 20,000 entries: with each batch these were 40 more.
+    assert len(calls) < 3 * batches
+    [kept] = offset.values()
+    assert kept["added"] == as_mapping(valkey.execute_command("XINFO", "STREAM", stream))["entries-added"]
