@@ -96,4 +96,23 @@ def _postgres(_directory: Path) -> Iterator[URL]:
         admin.dispose()
 
 
-_OPENERS = {"sqlite": _sqlite, "postgres": _postgres}
+@contextmanager
+def _mariadb(_directory: Path) -> Iterator[URL]:
+    default = "mysql+pymysql://root@127.0.0.1:3306/mysql?ssl_disabled=true"
+    url = make_url(os.environ.get("CONQUIET_TEST_MARIADB_URL", default))
+    name = f"conquiet_bench_{secrets.token_hex(4)}"
+    try:
+        admin = create_engine(url, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 5})
+        with admin.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+    except (ImportError, OperationalError) as error:
+        raise UnavailableError(f"no MariaDB: {str(error).splitlines()[0]}") from error
+    try:
+        yield url.set(database=name)
+    finally:
+        with admin.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name}"))
+        admin.dispose()
+
+
+_OPENERS = {"sqlite": _sqlite, "postgres": _postgres, "mariadb": _mariadb}

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, delete
 from benchmarks.bench import BLOCK_MS, Bench
 from benchmarks.databases import INSERT_ORDER, ORDERS
 from benchmarks.errors import BenchmarkError
-from conquiet import DbSession, QueueConfig, QueueMessage, RedisStreamsQueue
+from conquiet import DbSession, QueueConfig, QueueMessage, RedisStreamsQueue, batch_handler
 
 GROUP = "bench"
 CONSUMER = "bench-1"
@@ -60,6 +60,13 @@ def orders(count: int) -> list[dict[str, Any]]:
 def insert_order(msg: QueueMessage, session: DbSession) -> None:
     """The handler of every side: one row for one message."""
     session.execute(INSERT_ORDER, {"entry_id": msg.id, "number": msg.payload["number"]})
+
+
+@batch_handler
+def insert_orders(messages: list[QueueMessage], session: DbSession) -> None:
+    """The same for a batch, in one statement."""
+    rows = [{"entry_id": msg.id, "number": msg.payload["number"]} for msg in messages]
+    session.execute(INSERT_ORDER, rows)
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """The core: consuming, enqueuing, and what the library costs by being there."""
 
-from benchmarks.core import consuming, enqueuing, footprint, pieces
+from benchmarks.core import concurrency, consuming, enqueuing, footprint, pieces
 from benchmarks.measurement import Measurement
 
 MEASUREMENTS: list[Measurement] = [
     *consuming.MEASUREMENTS,
+    *concurrency.MEASUREMENTS,
     *enqueuing.MEASUREMENTS,
     *footprint.MEASUREMENTS,
     *pieces.MEASUREMENTS,

@@ -81,20 +81,20 @@ class Decisions(Generic[M]):
                 end_spans(attempt)
                 return []
             seconds = attempt.seconds / len(messages)
-            results = attempt.outcomes or (attempt.error,)
-            settlements = [
-                self._channel.decide(msg, result, seconds)  # type: ignore[arg-type]  # no BaseException here
-                for msg, result in zip(messages, results, strict=True)
-            ]
+            settlements = []
+            for number, msg in enumerate(messages):
+                result = attempt.outcomes[number] if attempt.outcomes else attempt.error
+                settlements.append(self._channel.decide(msg, result, seconds))  # type: ignore[arg-type]  # see `_raise_if_final`
         except BaseException as raised:
             attempt.error, attempt.outcomes = raised, ()
             end_spans(attempt)
             raise
         if attempt.processings:
             end_spans(attempt, [settlement.outcome for settlement in settlements])
-        for msg, settlement in zip(messages, settlements, strict=True):
+        for settlement in settlements:
             self.failed += settlement.kind != "ack"
-            self._forget(msg, settlement)
+        if self.aside.messages or self.alone or self._outages_of:
+            self._forget(messages, settlements)
         return settlements
 
     def put_back(
@@ -141,14 +141,13 @@ class Decisions(Generic[M]):
         """What was set aside and is to be tried again, in order."""
         return [msg for due in self.aside.take_due() for msg in self._channel.take_back(due)]
 
-    def _forget(self, msg: M, settlement: Settlement) -> None:
-        if self.aside.messages:
+    def _forget(self, messages: Sequence[M], settlements: Sequence[Settlement]) -> None:
+        for msg, settlement in zip(messages, settlements, strict=True):
             self.aside.forget(msg.id)
-        if self.alone:
             self.alone.discard(msg.id)
-        # Its next attempt goes on with this count: else it takes the database down as often again.
-        if self._outages_of and settlement.kind in ("ack", "dead_letter"):
-            self._outages_of.pop(msg.id, None)
+            # Its next attempt goes on with this count: else it takes the database down as often again.
+            if settlement.kind in ("ack", "dead_letter"):
+                self._outages_of.pop(msg.id, None)
 
     def _raise_if_final(self, attempt: Attempt[M], error: BaseException) -> None:
         """Raise what ends the loop, and what is no attempt."""

@@ -128,6 +128,8 @@ class DrainLoop(Generic[M]):
 
     def _work(self) -> StopReason:
         queued = self._queued.messages
+        # Nothing to ask before a message begins: the usual case is to stay a quick one.
+        is_free = not (self._is_concurrent or self._gate.has_limit)
         while (reason := self._reason_to_stop()) is None:
             if self._wait_if_blocked():
                 continue
@@ -139,7 +141,7 @@ class DrainLoop(Generic[M]):
                 return "idle"
             begun = time.monotonic()
             while queued and self._reason_to_stop() is None and not self._wait_if_blocked():
-                if self._enter():
+                if is_free or self._enter():
                     self._handle_next()
                 if self._unsettled.are_overdue:
                     self._unsettled.settle()
@@ -231,8 +233,9 @@ class DrainLoop(Generic[M]):
         messages: list[M] = []
         is_begun = False
         try:
-            most = self._limits.batch_size if self._handling.takes_batches else 1
-            most = self._tally.most_to_take(most, len(self._handlers.ids))
+            most = 1
+            if self._handling.takes_batches:
+                most = self._tally.most_to_take(self._limits.batch_size, len(self._handlers.ids))
             messages = self._queued.take(most, self._handlers.count)
             messages = [msg for msg in messages if not self._is_given_up(msg)]
             if messages:
@@ -264,7 +267,7 @@ class DrainLoop(Generic[M]):
         attempt = self._handlers.take_ended(wait_s)
         while attempt is not None:
             self._conclude(attempt)
-            attempt = self._handlers.take_ended()
+            attempt = self._handlers.take_ended() if self._is_concurrent else None
 
     def _wait_for_ended(self) -> None:
         """Wait for a moment, or until a handler has ended; what ended before is settled in time."""

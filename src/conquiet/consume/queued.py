@@ -7,6 +7,7 @@ from typing import Generic
 
 from conquiet.consume.channel import Channel, M
 from conquiet.consume.order import Order
+from conquiet.consume.outcome import Settlement
 from conquiet.consume.unsettled import Unsettled
 
 
@@ -29,6 +30,7 @@ class Queued(Generic[M]):
     def take(self, most: int, in_handlers: int) -> list[M]:
         """Begin the next message, or up to so many for one transaction; none if the first has to wait."""
         taken: list[M] = []
+        begins: list[Settlement] = []
         try:
             while self.messages and len(taken) < most:
                 if taken and not self.bring_forward(len(taken)):
@@ -37,15 +39,16 @@ class Queued(Generic[M]):
                 if msg is None:
                     break
                 # It may be another one than the first: one that the channel kept back, or that others took.
-                if self._must_wait(msg, len(taken) + in_handlers):
+                if (taken or in_handlers) and self._must_wait(msg):
                     self.messages.appendleft(msg)
                     break
                 taken.append(msg)
-            begins = [begin for msg in taken if (begin := self._channel.begin(msg)) is not None]
+                begin = self._channel.begin(msg)
+                if begin is not None:
+                    begins.append(begin)
+                    self._unsettled.add(begin)
             if not begins:
                 return taken
-            for begin in begins:
-                self._unsettled.add(begin)
             # With those before it: they are settled if this one kills the process.
             self._unsettled.settle()
         except BaseException:
@@ -54,5 +57,5 @@ class Queued(Generic[M]):
         refused = {begin.entry_id for begin in begins if begin.is_refused}
         return [msg for msg in taken if msg.id not in refused]
 
-    def _must_wait(self, msg: M, others: int) -> bool:
-        return others > 0 and (msg.id in self._alone or not self._order.may_begin(msg))
+    def _must_wait(self, msg: M) -> bool:
+        return msg.id in self._alone or not self._order.may_begin(msg)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from sqlalchemy import ClauseElement, Connection, Dialect
+    from sqlalchemy.sql.compiler import SQLCompiler
 
 #: Text, parameters that are constant, and the names of all if they go by position.
 _Compiled = tuple[str, dict[str, Any], list[str] | None]
@@ -29,7 +30,7 @@ class DriverStatement:
         connection.exec_driver_sql(text, parameters).close()
 
     def _compile(self, dialect: Dialect) -> _Compiled:
-        compiled = self._insert.compile(dialect=dialect)
+        compiled = cast("SQLCompiler", self._insert.compile(dialect=dialect))
         names = list(compiled.positiontup or ()) if compiled.positional else None
         constants = {name: value for name, value in compiled.params.items() if value is not None}
         return self._compiled.setdefault(dialect, (str(compiled), constants, names))

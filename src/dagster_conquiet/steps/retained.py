@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from conquiet.consume.channel import KeyOf
 from conquiet.consume.outcome import Ack, Outcome, Settlement, Skipped
 from conquiet.consume.report import Elsewhere
 from conquiet.errors import MalformedEntry, MalformedEntryError, MessageRejectedError
@@ -49,6 +50,7 @@ class RetainedChannel:
     #: Large entries are read a few at a time.
     is_shared = True
     can_settle = True
+    key_of: KeyOf | None = None
 
     def __init__(self, client: Client, stream: str, work: str, retained: Retained) -> None:
         self._client = client
@@ -124,3 +126,6 @@ class RetainedChannel:
 
     def __str__(self) -> str:
         return f"stream {self.stream!r} from {self._retained.ids[0]} to {self._retained.ids[1]}"
+
+    def count_unavailable(self, _messages: int) -> None:
+        """An outage of the database ends the step."""
