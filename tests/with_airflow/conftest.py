@@ -44,7 +44,7 @@ def run_dag(airflow_database: None) -> RunDag:
     try:
         from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
     except ImportError:  # Airflow 3.1
-        from airflow.models.dagbag import DagBag, sync_bag_to_db
+        from airflow.models.dagbag import DagBag, sync_bag_to_db  # type: ignore[no-redef]
 
     def run(dag: DAG, **arguments: Any) -> Any:
         DagBundlesManager().sync_bundles_to_db()
