@@ -178,7 +178,7 @@ def test_each_mistake_about_tls_password_or_host_is_one_sentence(connect, tmp_pa
         assert "the server has no database of this number" in sentence({}, db=99)
         assert "the name of the host is unknown" in sentence({"host": "no-such-host.invalid"})
         assert "nothing listens at this host and port" in sentence({"port": free_port()})
-        assert "the server does not speak TLS at this port; untick tls" in sentence(
+        assert "the server speaks none at this port; untick tls" in sentence(
             {"port": plain.port}, socket_timeout=1
         )
         assert "if it expects TLS, tick tls" in connect(server).test_connection()[1]

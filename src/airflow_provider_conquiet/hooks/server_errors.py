@@ -15,7 +15,7 @@ CONNECT_ERRORS = (RedisError, RedisClusterException, MaxConnectionsError, OSErro
 _IN_FIELDS = {
     NoConnection.CLOSED: "the server closed the connection at once; if it expects TLS, tick tls",
     NoConnection.NO_PASSWORD: "the server refused the user or the password: it wants a password",
-    NoConnection.NO_TLS: "TLS: the server does not speak TLS at this port; untick tls, or give its port for TLS",
+    NoConnection.NO_TLS: "TLS: the server speaks none at this port; untick tls, or give the port for TLS",
     NoConnection.CERTIFICATE: (
         "TLS: the server's certificate is not accepted; check ca_path, and the name of the host"
     ),
