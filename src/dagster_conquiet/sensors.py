@@ -158,7 +158,7 @@ def _build_sensor(
         runs = runs_in_progress(context.instance, job.name, location)
         requests, reasons = [], []
         for part in seen.parts:
-            if not _has_enough(part.waiting, rules):
+            if part.waiting.count is not None and part.waiting.count < rules.min_lag:
                 continue
             key = part.partition_key
             working = who_works(
@@ -221,10 +221,6 @@ def _new_partitions(
     known = set(context.instance.get_dynamic_partitions(definition.name or ""))
     new = [part.partition_key for part in parts if part.partition_key and part.partition_key not in known]
     return [definition.build_add_request(new)] if new else []
-
-
-def _has_enough(waiting: Waiting, rules: _Rules) -> bool:
-    return waiting.count is None or waiting.count >= rules.min_lag
 
 
 def _reason_to_wait(part: _Part, working: Working, last: dg.RunRecord | None, rules: _Rules) -> str | None:
