@@ -166,6 +166,31 @@ def test_a_task_whose_record_may_not_be_written_is_not_enqueued(
     assert app.enqueue("t", {}, unique_for_s=60).is_new
 
 
+@pytest.mark.parametrize("command", ["hset", "pexpire", "xadd"])
+@pytest.mark.parametrize("way", ["plain", "many", "unique"])
+def test_a_call_that_may_not_be_recorded_is_not_enqueued(
+    app: TaskApp, server_url: str, command: str, way: str
+) -> None:
+    # The queue is in use, and its server knows the scripts.
+    begun = app.task(name="t")(nothing)
+    for _ in range(2):
+        begun.enqueue()
+    waiting = queued(app)
+    with without_right(app, server_url, command) as restricted:
+        task = restricted.task(name="t")(nothing)
+        for _ in range(3):
+            with pytest.raises(QueueError):
+                match way:
+                    case "plain":
+                        task.enqueue()
+                    case "many":
+                        task.enqueue_many([{}, {}])
+                    case "unique":
+                        task.with_options(unique_for_s=60).enqueue()
+
+    assert queued(app) == waiting
+
+
 def test_a_beat_that_may_not_write_records_enqueues_no_occurrence_again_and_again(
     app: TaskApp, server_url: str
 ) -> None:
