@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -178,15 +178,14 @@ def test_a_call_that_may_not_be_recorded_is_not_enqueued(
     waiting = queued(app)
     with without_right(app, server_url, command) as restricted:
         task = restricted.task(name="t")(nothing)
+        ways: dict[str, Callable[[], object]] = {
+            "plain": task.enqueue,
+            "many": lambda: task.enqueue_many([{}, {}]),
+            "unique": task.with_options(unique_for_s=60).enqueue,
+        }
         for _ in range(3):
             with pytest.raises(QueueError):
-                match way:
-                    case "plain":
-                        task.enqueue()
-                    case "many":
-                        task.enqueue_many([{}, {}])
-                    case "unique":
-                        task.with_options(unique_for_s=60).enqueue()
+                ways[way]()
 
     assert queued(app) == waiting
 
