@@ -16,11 +16,10 @@ from conquiet.tasks.schedules.timing import Calendar, milliseconds_of
 NOW = milliseconds_of(datetime(2026, 11, 18, 12, tzinfo=UTC))
 HOURS = ",".join(map(str, range(24)))
 EVERY_HALF_HOUR = f"FREQ=DAILY;BYHOUR={HOURS};BYMINUTE=0,30"
-ALL = {"catch_up": "all"}
 
 
 def schedule_of(**options: Any) -> Schedule:
-    return Schedule(name="s", target=TaskTarget("t"), **ALL, **options)
+    return Schedule(name="s", target=TaskTarget("t"), catch_up="all", **options)
 
 
 def carried(before: Schedule, after: Schedule, missed_for: timedelta) -> tuple[int, ...]:
