@@ -136,7 +136,7 @@ class TaskApp(AppConnections, Declarations):
         return self.send_envelopes(((self.envelope(call), call.options) for call in calls), are_new=True)
 
     def send_envelopes(self, envelopes: Iterable[ToSend], *, are_new: bool = False) -> list[TaskHandle]:
-        """Enqueue tasks as they are to be written; one whose id has a record is not, unless they `are_new`."""
+        """Enqueue tasks as they are to be written; one whose id has a record is not, unless `are_new`."""
         return [
             TaskHandle(enqueued.id, envelope.queue, envelope.name, enqueued.is_new, _app=self)
             for envelope, enqueued in self._sender.send_many(envelopes, are_new=are_new)

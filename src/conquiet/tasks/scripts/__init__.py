@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from conquiet.queue.connection import REDIS_ERRORS, Client, as_text, queue_error, visible_errors
-from conquiet.queue.lua import Argument, Call, LuaScript
+from conquiet.queue.connection import Client, as_text, visible_errors
+from conquiet.queue.lua import Argument, LuaScript
 from conquiet.tasks import clock
-from conquiet.tasks.keys import GROUP, GROUP_SHARD, QueueKeys
+from conquiet.tasks.keys import GROUP, QueueKeys
 
 
 class Change(NamedTuple):
