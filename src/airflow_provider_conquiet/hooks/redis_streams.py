@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Self
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, get_hook_lineage_collector
+from airflow.providers.common.compat.sdk import get_hook_lineage_collector
 from airflow.sdk import BaseHook
 from redis.cluster import RedisCluster
 from sqlalchemy import Engine
 
 from airflow_provider_conquiet.assets.redis_stream import stream_uri
 from airflow_provider_conquiet.hooks.connection_test import try_connection
-from airflow_provider_conquiet.hooks.database import application_engine, url_of_connection, url_of_extra
-from airflow_provider_conquiet.hooks.server import ConnectionFieldError, Server
+from airflow_provider_conquiet.hooks.server import Server
 from airflow_provider_conquiet.hooks.server_errors import CONNECT_ERRORS, ServerConnectionError
+from airflow_provider_conquiet.hooks.stored_connection import StoredConnection
 from conquiet import BacklogStats, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
 from conquiet.mq import Message, Producer, Topic, TopicError, Topics
 from conquiet.queue import AsyncClient, Client, open_async_client, open_client, peek_backlog
@@ -49,13 +47,13 @@ class RedisStreamsHook(BaseHook):
     ) -> None:
         super().__init__()
         self.redis_streams_conn_id = redis_streams_conn_id
-        self._db_conn_id = db_conn_id
+        self._connection = StoredConnection(redis_streams_conn_id, db_conn_id=db_conn_id)
         self._client: Client | None = None
 
-    @cached_property
+    @property
     def server(self) -> Server:
         """The server that the connection names."""
-        return Server.of_connection(self._connection, self._extra)
+        return self._connection.server
 
     @property
     def url(self) -> str:
@@ -90,14 +88,7 @@ class RedisStreamsHook(BaseHook):
 
     async def aserver(self) -> Server:
         """As `server`, without blocking the event loop."""
-        try:
-            connection = await self.aget_connection(self.redis_streams_conn_id)
-        except AirflowNotFoundException as error:
-            raise _not_found(self.redis_streams_conn_id, error) from None
-        # Airflow 3.3 and later would block the loop for the plain one, to mask secrets.
-        asynchronous = getattr(connection, "aextra_dejson", None)
-        extra = connection.extra_dejson if asynchronous is None else await asynchronous()
-        return Server.of_connection(connection, extra)
+        return await self._connection.aserver()
 
     def queue(self, stream: str, group: str, consumer: str, **config: int) -> RedisStreamsQueue:
         """The queue of one stream and group; `config` as in `QueueConfig`."""
@@ -122,32 +113,19 @@ class RedisStreamsHook(BaseHook):
             raise TopicError(topic, f"has no partition {partition}, only 0 to {opened.partition_count - 1}")
         return opened.keys.stream(partition)
 
-    @contextmanager
-    def engine(self) -> Iterator[Engine]:
+    def engine(self) -> AbstractContextManager[Engine]:
         """The application's database for the length of the block: opened here, disposed at its end.
 
         Raises:
             ValueError: the connection names no database, or Airflow's own.
             DbError: the database does not answer.
         """
-        url = self.database_url
-        if url is None:
-            reason = "names no database; name the connection of the application's database in db_conn_id"
-            raise ConnectionFieldError(self.redis_streams_conn_id, reason)
-        with application_engine(url, conn_id=self._database_conn_id or self.redis_streams_conn_id) as engine:
-            yield engine
+        return self._connection.engine()
 
-    @cached_property
+    @property
     def database_url(self) -> str | None:
         """The SQLAlchemy URL of the application's database, with its password; `None` if there is none."""
-        in_extra = url_of_extra(self.redis_streams_conn_id, self._extra)
-        if self._database_conn_id is None:
-            return in_extra
-        if in_extra is not None and self._db_conn_id is None:
-            reason = "has both a db_conn_id and a db_url: one of them must go"
-            raise ConnectionFieldError(self.redis_streams_conn_id, reason)
-        connection = _connection_of(self._database_conn_id)
-        return url_of_connection(connection, connection.extra_dejson)
+        return self._connection.database_url
 
     def enqueue(
         self,
@@ -244,35 +222,3 @@ class RedisStreamsHook(BaseHook):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
-
-    @cached_property
-    def _connection(self) -> Any:
-        return _connection_of(self.redis_streams_conn_id)
-
-    @cached_property
-    def _extra(self) -> Mapping[str, Any]:
-        extra: Mapping[str, Any] = self._connection.extra_dejson
-        return extra
-
-    @property
-    def _database_conn_id(self) -> str | None:
-        return self._db_conn_id or self._extra.get("db_conn_id") or None
-
-
-def _connection_of(conn_id: str) -> Any:
-    try:
-        return BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise _not_found(conn_id, error) from None
-
-
-def _not_found(conn_id: str, error: Exception) -> Exception:
-    """Airflow takes a variable that it cannot read for a connection that is not there."""
-    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
-    if variable not in os.environ:
-        return error
-    return ConnectionFieldError(
-        conn_id,
-        f"cannot be read: the environment variable {variable} is neither a URI nor JSON; in a URI, special "
-        "characters of user and password are percent-encoded (/ is %2F, # is %23, ? is %3F, @ is %40)",
-    )
