@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
@@ -26,7 +27,7 @@ from conquiet.tasks.rates import RateLimiter, RedisRateLimiter
 from conquiet.tasks.record import TaskStatus
 from conquiet.tasks.scheduled import Scheduled, scheduled_target
 from conquiet.tasks.schedules import Schedule, ScheduleOptions, Schedules
-from conquiet.tasks.scripts import NewTask
+from conquiet.tasks.scripts.enqueue import NewTask
 from conquiet.tasks.sender import TaskSender, ToSend
 from conquiet.tasks.sql_results import ResultStore, SqlResults
 from conquiet.tasks.task import TaskCall
@@ -111,8 +112,7 @@ class TaskApp(AppConnections, Declarations):
 
     def call(self, name: str, args: Mapping[str, Any], **options: Any) -> TaskCall:
         """A call by the task's name, as `enqueue` sends it."""
-        task = self.tasks.get(name)
-        if task is None:
+        if (task := self.tasks.get(name)) is None:
             return TaskCall(name, args, self.defaults.but(**options))
         return task.with_options(**options).call(**args)
 
@@ -133,13 +133,10 @@ class TaskApp(AppConnections, Declarations):
         Raises:
             QueueError: the first one that was refused; those before it, and maybe others, are enqueued.
         """
-        return self._send_many(((self.envelope(call), call.options) for call in calls), are_new=True)
+        return self.send_envelopes(((self.envelope(call), call.options) for call in calls), are_new=True)
 
-    def send_envelopes(self, envelopes: Iterable[ToSend]) -> list[TaskHandle]:
-        """Enqueue tasks as they are to be written; one whose id has a record is not enqueued again."""
-        return self._send_many(envelopes, are_new=False)
-
-    def _send_many(self, envelopes: Iterable[ToSend], *, are_new: bool) -> list[TaskHandle]:
+    def send_envelopes(self, envelopes: Iterable[ToSend], *, are_new: bool = False) -> list[TaskHandle]:
+        """Enqueue tasks as they are to be written; one whose id has a record is not, unless `are_new`."""
         return [
             TaskHandle(enqueued.id, envelope.queue, envelope.name, enqueued.is_new, _app=self)
             for envelope, enqueued in self._sender.send_many(envelopes, are_new=are_new)
@@ -147,10 +144,8 @@ class TaskApp(AppConnections, Declarations):
 
     async def send_async(self, call: TaskCall) -> TaskHandle:
         """As `send`, for an event loop."""
-        import asyncio
-
         # The script's typed function stays the only one; a thread costs less than a second way to call it.
-        return await asyncio.to_thread(self.send, call)
+        return await to_thread(self.send, call)
 
     def handle(self, task_id: str, queue: str | None = None) -> TaskHandle:
         """The handle of a task by its id; without its queue, every queue is asked.
@@ -176,8 +171,8 @@ class TaskApp(AppConnections, Declarations):
         Raises:
             UnknownTaskError: no queue was given, and none has a record of it.
         """
-        found = self.handle(task_id).queue if queue is None else queue
-        return self.control.revoke(task_id, queue=found, terminate=terminate, canvas_task=canvas_task)
+        queue = self.handle(task_id).queue if queue is None else queue
+        return self.control.revoke(task_id, queue=queue, terminate=terminate, canvas_task=canvas_task)
 
     def known_queues(self) -> list[str]:
         """The names of all queues that were ever used, and of those that tasks of this app declare."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from conquiet.queue.connection import execute, queue_error, visible_errors
-from conquiet.tasks import clock, scripts
+from conquiet.tasks import clock
 from conquiet.tasks.codec import EnvelopeCodec
 from conquiet.tasks.connections import AppConnections
 from conquiet.tasks.envelope import TaskEnvelope, new_id
@@ -16,6 +16,7 @@ from conquiet.tasks.keys import QueueKeys, registry_key
 from conquiet.tasks.metrics import count_enqueued
 from conquiet.tasks.options import UNFINISHED_TTL_MS, TaskOptions, milliseconds
 from conquiet.tasks.plain_form import PlainForm
+from conquiet.tasks.scripts import enqueue as scripts
 from conquiet.tracing import Where, active_traces
 
 #: Tasks of one round trip.

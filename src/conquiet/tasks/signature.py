@@ -202,10 +202,20 @@ class _Converter:
         return self._adapter.serializer.to_python(validated, mode="json")
 
     def dump_json(self, value: Any) -> str:
-        """As `dump`, as JSON text; NaN and infinities are for the caller to find."""
+        """As `dump`, as JSON text; NaN and infinities are for the caller to find.
+
+        Raises:
+            ValueError: `dump` may say something else.
+        """
         if self._adapter is None or type(value) is self._plain:
             return encode_payload({"v": value})[5:-1].decode()
-        return self._adapter.serializer.to_json(self._adapter.validator.validate_python(value)).decode()
+        if value is None:
+            return encode_payload({"v": self.dump(None)})[5:-1].decode()
+        text = self._adapter.serializer.to_json(self._adapter.validator.validate_python(value)).decode()
+        if "null" in text:
+            # A model, which has a config of its own, writes so what is no number, and `dump` refuses that.
+            raise ValueError("it may have lost a number")
+        return text
 
     def load(self, value: Any) -> Any:
         if type(value) is self._plain or self._adapter is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -164,6 +164,30 @@ def test_a_task_whose_record_may_not_be_written_is_not_enqueued(
     assert not [*app.client.scan_iter(keys.record("*")), *app.client.scan_iter(keys.unique("*"))]
     # And nothing of it stands in the way of those that may.
     assert app.enqueue("t", {}, unique_for_s=60).is_new
+
+
+@pytest.mark.parametrize("command", ["hset", "pexpire", "xadd"])
+@pytest.mark.parametrize("way", ["plain", "many", "unique"])
+def test_a_call_that_may_not_be_recorded_is_not_enqueued(
+    app: TaskApp, server_url: str, command: str, way: str
+) -> None:
+    # The queue is in use, and its server knows the scripts.
+    begun = app.task(name="t")(nothing)
+    for _ in range(2):
+        begun.enqueue()
+    waiting = queued(app)
+    with without_right(app, server_url, command) as restricted:
+        task = restricted.task(name="t")(nothing)
+        ways: dict[str, Callable[[], object]] = {
+            "plain": task.enqueue,
+            "many": lambda: task.enqueue_many([{}, {}]),
+            "unique": task.with_options(unique_for_s=60).enqueue,
+        }
+        for _ in range(3):
+            with pytest.raises(QueueError):
+                ways[way]()
+
+    assert queued(app) == waiting
 
 
 def test_a_beat_that_may_not_write_records_enqueues_no_occurrence_again_and_again(

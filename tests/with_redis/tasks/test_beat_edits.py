@@ -209,3 +209,17 @@ def test_a_claim_of_a_schedule_that_was_deleted_and_created_again_is_refused(
     tick_all(beat)
 
     assert [entry["args"] for entry in entries(app, app.keys("default").streams[5])] == [{"v": "new"}]
+
+
+def test_a_schedule_that_is_written_when_it_is_over_is_told(
+    app: TaskApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(app, at=NOON + HOUR)
+    put(app, at=NOON - MINUTE / 2)
+    put(app, at=NOON - HOUR, enabled=False)
+    assert not caplog.messages
+
+    put(app, at=NOON - HOUR)
+
+    assert caplog.messages == ["schedule s is over: it has no time from now on"]
+    assert app.schedules.get("s").next_at is None

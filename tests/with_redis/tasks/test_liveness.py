@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from conquiet.errors import QueueError
 from conquiet.tasks import TaskApp, TaskContext, TaskHandle, Worker, WorkerConfig
 from conquiet.tasks.canvas.follow_ups import FollowUps
 from conquiet.tasks.keys import QueueKeys
@@ -155,6 +158,45 @@ def test_a_heartbeat_that_was_late_is_not_made_good_by_the_next_one(
 
     assert {attempt for _, attempt in results} == {0}
     assert long.begun[0] not in {worker for worker, _ in results}
+
+
+def test_a_server_that_hangs_ends_a_worker_as_one_that_is_gone_and_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="conquiet")
+    # Connections are made, and nobody reads what they bring.
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        url = f"redis://127.0.0.1:{hung.getsockname()[1]}/0?socket_timeout=1.1"
+        with TaskApp(url) as app:
+            worker = Worker(app, WorkerConfig(concurrency=1, pool="thread", max_outage_s=3.0))
+            worker.start()
+            eventually(lambda: not worker.is_running)
+
+            with pytest.raises(QueueError):
+                worker.join()
+
+    for text in ("begins anew", "could not check the ends"):
+        assert sum(text in line for line in caplog.messages) == 1
+
+
+def test_a_heartbeat_that_fails_again_and_again_is_told_once_in_an_outage(
+    app: TaskApp, server_url: str, long: LongTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="conquiet")
+
+    def levels() -> list[int]:
+        return [one.levelno for one in caplog.records if "the heartbeat of worker" in one.getMessage()]
+
+    config = WorkerConfig(concurrency=1, pool="thread", heartbeat_ttl_s=4.0)
+    with linked(app, server_url) as (far, link), Worker(far, config):
+        long.enqueue()
+        link.cut()
+        eventually(lambda: len(levels()) >= 3)
+        failed = levels()
+        link.mend()
+        long.end()
+
+    assert failed[:3] == [logging.WARNING, logging.DEBUG, logging.DEBUG]
 
 
 def test_reserved_tasks_that_could_not_be_released_in_an_outage_are_run_after_it(

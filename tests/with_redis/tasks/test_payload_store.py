@@ -29,7 +29,6 @@ from conquiet.tasks import (
     chain,
     chord,
     group,
-    scripts,
     settlement,
 )
 from conquiet.tasks.batch import TaskBatch
@@ -40,6 +39,7 @@ from conquiet.tasks.control.letters import find_letter
 from conquiet.tasks.following import result_of
 from conquiet.tasks.handling import TaskHandling
 from conquiet.tasks.scripts import Taken
+from conquiet.tasks.scripts import enqueue as scripts
 from conquiet.tasks.security import Encryption, HmacKey, Signing
 from conquiet.tasks.worker.execution import ThreadExecution
 from tests.eventually import eventually

@@ -15,7 +15,7 @@ from typing import Any
 
 from conquiet.errors import QueueError
 from conquiet.queue.connection import as_text, is_unanswered, run_command
-from conquiet.tasks import clock, scripts
+from conquiet.tasks import clock
 from conquiet.tasks.app import TaskApp
 from conquiet.tasks.canvas.nodes import Fork, Link, Membership, Position, Step, longest_delay_ms
 from conquiet.tasks.envelope import TaskEnvelope
@@ -24,6 +24,7 @@ from conquiet.tasks.keys import QueueKeys
 from conquiet.tasks.options import UNFINISHED_TTL_MS, TaskOptions
 from conquiet.tasks.payloads import STORED_RESULT, Reference, reference_in
 from conquiet.tasks.record import TaskState
+from conquiet.tasks.scripts import canvas as scripts
 from conquiet.tasks.scripts.control import revoked
 
 _log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from conquiet.tasks.control.letters import LetterFilter, TaskLetter, find_letter
 from conquiet.tasks.envelope import ENCRYPTION_KEY, TaskEnvelope, new_id
 from conquiet.tasks.errors import DeadLetterError, PayloadError
 from conquiet.tasks.keys import QueueKeys
-from conquiet.tasks.scripts import Enqueued, NewTask
 from conquiet.tasks.scripts import control as scripts
+from conquiet.tasks.scripts.enqueue import Enqueued, NewTask
 
 #: What belongs to the attempts that were given up: the canvas has ended without it, and its time is over.
 _NOT_CARRIED = ("canvas", "expiresAt")

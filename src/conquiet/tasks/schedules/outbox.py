@@ -13,7 +13,7 @@ from conquiet.tasks.schedules.store import (
     TaskDelivery,
     UnreadableDelivery,
 )
-from conquiet.tasks.scripts import NewTask
+from conquiet.tasks.scripts.enqueue import NewTask
 
 
 def item_of(delivery: Delivery) -> list[Argument]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from conquiet.tasks.schedules.redis_store import RedisScheduleStore
 from conquiet.tasks.schedules.schedule import Schedule
 from conquiet.tasks.schedules.store import BeatStats, PastOccurrence, ScheduleStore, StoredSchedule
 from conquiet.tasks.schedules.timing import datetime_of
+
+_log = logging.getLogger(__name__)
 
 #: The name of the envelope in which a definition is kept, signed and encrypted as tasks are.
 DEFINITION = "conquiet.schedule"
@@ -115,9 +118,13 @@ class Schedules:
                 return found, False
             changed = edited(schedule, definition, now_ms, seen, before)
             try:
-                return self.store.put(changed, seen), True
+                written = self.store.put(changed, seen)
             except ScheduleChangedError as error:
                 found = error.version
+                continue
+            if changed.is_enabled and changed.planned_ms is None:
+                _log.warning("schedule %s is over: it has no time from now on", schedule.name)
+            return written, True
         raise ScheduleChangedError(
             schedule.name, expected=found if version is None else version, version=found
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from conquiet.tasks.scripts import NewTask
+from conquiet.tasks.scripts.enqueue import NewTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from conquiet.queue.connection import Client, as_text, visible_errors
 from conquiet.queue.lua import Argument, Call
 from conquiet.tasks import clock
 from conquiet.tasks.keys import BeatKeys, QueueKeys
-from conquiet.tasks.scripts import Enqueued, NewTask, enqueue_call, script
+from conquiet.tasks.scripts import script
+from conquiet.tasks.scripts.enqueue import Enqueued, NewTask, enqueue_call
 
 
 class Ticked(NamedTuple):

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from conquiet.queue.connection import Client, as_text, visible_errors
 from conquiet.tasks import clock
 from conquiet.tasks.keys import GROUP, QueueKeys
-from conquiet.tasks.scripts import Enqueued, NewTask, script
+from conquiet.tasks.scripts import script
+from conquiet.tasks.scripts.enqueue import Enqueued, NewTask
 
 
 class Revoked(NamedTuple):

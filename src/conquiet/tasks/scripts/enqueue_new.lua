@@ -6,6 +6,11 @@
 
 -- Until when there are listeners, of each priority that was begun; 0 if there are none.
 local listened_until, changes = {}, {}
+local now = ARGV[1]
+if now == '' then
+  local time = redis.call('TIME')
+  now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+end
 for number = 1, #KEYS / 2 - 1 do
   local stream, record, i = KEYS[2 * number + 1], KEYS[2 * number + 2], 5 * number - 3
   local listened = listened_until[ARGV[i]]
@@ -13,11 +18,16 @@ for number = 1, #KEYS / 2 - 1 do
     listened = tonumber(begin_priority(KEYS[1], stream, ARGV[i]) or 0)
     listened_until[ARGV[i]] = listened
   end
-  local entry = redis.call('XADD', stream, '*', 'data', ARGV[i + 1])
-  local now = ARGV[1] ~= '' and ARGV[1] or string.match(entry, '^%d+')
+  -- What it is known by comes before it, as in enqueue_task.lua: what may not be recorded is not enqueued.
+  local reply
   if ARGV[i + 2] ~= '0' then
     redis.call('HSET', record, 'state', 'queued', 'name', ARGV[i + 4], 'at:' .. now .. ':queued', '{}')
-    redis.call('PEXPIRE', record, ARGV[i + 2])
+    reply = redis.pcall('PEXPIRE', record, ARGV[i + 2])
+  end
+  if type(reply) ~= 'table' then reply = redis.pcall('XADD', stream, '*', 'data', ARGV[i + 1]) end
+  if type(reply) == 'table' then
+    if ARGV[i + 2] ~= '0' then redis.pcall('PEXPIRE', record, 0) end
+    error(reply.err)
   end
   if listened > tonumber(now) then
     changes[#changes + 1] = change(ARGV[i + 3], ARGV[i + 4], 'queued', now, '{}')

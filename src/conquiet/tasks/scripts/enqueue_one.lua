@@ -12,11 +12,19 @@ if not redis.REDIS_VERSION_NUM then redis.replicate_commands() end
 
 local known = redis.call('HMGET', KEYS[1], ARGV[1], 'listened')
 if not known[1] then return -1 end
-if known[2] and (tonumber(known[2]) or 0) > tonumber(redis.call('TIME')[1]) * 1000 then return 0 end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if known[2] and (tonumber(known[2]) or 0) > now then return 0 end
 
-local entry = redis.call('XADD', KEYS[2], '*', 'data', ARGV[2])
+-- What it is known by comes before it, as in enqueue_task.lua: what may not be recorded is not enqueued.
+local reply
 if ARGV[3] ~= '0' then
-  redis.call('HSET', KEYS[3], 'state', 'queued', 'name', ARGV[4], 'at:' .. string.match(entry, '^%d+') .. ':queued', '{}')
-  redis.call('PEXPIRE', KEYS[3], ARGV[3])
+  redis.call('HSET', KEYS[3], 'state', 'queued', 'name', ARGV[4], 'at:' .. string.format('%.0f', now) .. ':queued', '{}')
+  reply = redis.pcall('PEXPIRE', KEYS[3], ARGV[3])
+end
+if type(reply) ~= 'table' then reply = redis.pcall('XADD', KEYS[2], '*', 'data', ARGV[2]) end
+if type(reply) == 'table' then
+  if ARGV[3] ~= '0' then redis.pcall('PEXPIRE', KEYS[3], 0) end
+  error(reply.err)
 end
 return 1

@@ -40,6 +40,7 @@ local function enqueue_task(k, a)
   end
   if ARGV[a + 6] ~= '0' then
     redis.call('HSET', KEYS[k + 3], 'state', 'queued', 'name', ARGV[a + 8], 'at:' .. now .. ':queued', ARGV[a + 9])
+    try('PEXPIRE', KEYS[k + 3], delay + ARGV[a + 6])
     if stored ~= '' then try('HSET', KEYS[k + 3], 'storedKey', stored) end
   end
   if ARGV[a + 7] ~= '0' then try('SET', KEYS[k + 6], id, 'PX', ARGV[a + 7]) end
@@ -49,7 +50,6 @@ local function enqueue_task(k, a)
   else
     try('XADD', KEYS[k + 2], '*', 'data', ARGV[a + 3])
   end
-  if ARGV[a + 6] ~= '0' then redis.call('PEXPIRE', KEYS[k + 3], delay + ARGV[a + 6]) end
   if is_listened(listened, now) then publish(KEYS[k + 7], {change(id, ARGV[a + 8], 'queued', now, ARGV[a + 9])}) end
   return {id, 1, 0}
 end

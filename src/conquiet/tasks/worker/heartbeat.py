@@ -51,15 +51,17 @@ class Heartbeat:
         self._client.close()
 
     def _run(self) -> None:
-        wait_s = 0.0
+        wait_s, level = 0.0, logging.WARNING
         while not self._has_ended.wait(wait_s):
             try:
                 self._beat()
-                wait_s = self._config.lease_ms / 2000
+                wait_s, level = self._config.lease_ms / 2000, logging.WARNING
             except ConquietError as error:
                 # Half of a lease later would be too late.
                 wait_s = min(_TRY_AGAIN_S, self._config.lease_ms / 4000)
-                _log.warning("the heartbeat of worker %s failed: %s", self._config.name, error)
+                _log.log(level, "the heartbeat of worker %s failed: %s", self._config.name, error)
+                # Once in an outage.
+                level = logging.DEBUG
 
     def _beat(self) -> None:
         channels = [channel for loop in self._loops if (channel := loop.channel) is not None]

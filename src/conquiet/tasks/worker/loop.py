@@ -42,6 +42,8 @@ class ConsumerLoop:
         self._name = f"{config.name}.{number}"
         self._execution = execution
         self._has_begun = False
+        #: When Redis last answered as it began (monotonic); `None`: it has not, this time.
+        self._answered_at: float | None = None
         self._is_stopping = threading.Event()
         self._gate = Gate()
         self._loop: DrainLoop[TaskMessage] | None = None
@@ -85,7 +87,7 @@ class ConsumerLoop:
         """
         outage = Outage(self._config.max_outage_s)
         while not self._is_stopping.is_set():
-            started = time.monotonic()
+            self._answered_at = None
             try:
                 self._run_once()
             except HardStopError:
@@ -95,11 +97,14 @@ class ConsumerLoop:
                 is_final = not self._has_begun or isinstance(error, DatabaseUnavailableError)
                 if is_final and isinstance(error, DbError):
                     raise
-                if time.monotonic() - started > 1:
+                # Not by how long it took to fail: a server that hangs takes long, and is not there either.
+                if self._answered_at is not None and time.monotonic() - self._answered_at > 1:
                     outage.ended()
+                # Once in an outage: of a hundred consumers each tries twenty times a minute.
+                level = logging.DEBUG if outage.is_on else logging.WARNING
                 if outage.failed():
                     raise
-                _log.warning("consumer %s begins anew: %s", self._name, error)
+                _log.log(level, "consumer %s begins anew: %s", self._name, error)
                 while not outage.is_time_to_try() and not self._is_stopping.wait(0.05):
                     pass
 
@@ -140,7 +145,7 @@ class ConsumerLoop:
                 interruption=self._interruption,
             )
             with handling:
-                self._has_begun = True
+                self._has_begun, self._answered_at = True, time.monotonic()
                 loop = DrainLoop(channel, handling, _LIMITS, gate=self._gate)
                 with self._lock:
                     self._loop = loop

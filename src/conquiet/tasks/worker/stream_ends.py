@@ -26,6 +26,8 @@ class StreamEnds:
         self._config = config
         self._client = open_client(app.settings.redis_url)
         self._ends = EndWatch(self._client, config.name)
+        #: Queues that could not be checked when it was last tried.
+        self._failing: set[str] = set()
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="conquiet-stream-ends", daemon=True)
 
@@ -46,7 +48,11 @@ class StreamEnds:
                     self._check(queue)
                 except ConquietError as error:
                     text = "worker %s could not check the ends of queue %r: %s"
-                    _log.warning(text, self._config.name, queue, error)
+                    level = logging.DEBUG if queue in self._failing else logging.WARNING
+                    _log.log(level, text, self._config.name, queue, error)
+                    self._failing.add(queue)
+                else:
+                    self._failing.discard(queue)
             self._has_ended.wait(_CHECK_EVERY_S)
 
     def _check(self, queue: str) -> None:
