@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import uuid
+from contextlib import suppress
 
 import pytest
 import redis
@@ -20,12 +23,15 @@ from conquiet import (
     QueueConsumer,
     QueueError,
     RedisStreamsQueue,
+    StreamWriter,
     drain,
     drain_stale,
 )
 from conquiet.consume import dead_letter_stream
 from conquiet.db import DbSession
+from conquiet.queue.connection import open_client
 from tests.conftest import effects
+from tests.eventually import eventually
 
 GROUP = "billing"
 
@@ -145,3 +151,34 @@ def test_a_cluster_that_is_away_is_a_queue_error():
         RedisStreamsQueue.from_url("redis+cluster://127.0.0.1:1", QueueConfig("orders", GROUP, "worker-1"))
 
     assert isinstance(caught.value.__cause__, redis.exceptions.RedisClusterException | redis.RedisError)
+
+
+@pytest.mark.parametrize("work", ["send", "send_many", "read", "ack_and_read"])
+def test_streams_of_other_nodes_go_on_when_a_node_has_died(work, streams):
+    """redis-py asks one node which keys a command has, whatever became of that node."""
+    with EmbeddedServer(cluster=3) as cluster, open_client(cluster.url) as client:
+        dying = client.get_default_node()
+        stream = next(one for one in streams if client.get_node_from_key(one) != dying)
+        for node in client.get_nodes():
+            node.redis_connection.config_set("cluster-require-full-coverage", "no")
+        writer = StreamWriter(client, stream)
+        queue = RedisStreamsQueue(client, QueueConfig(stream, GROUP, "worker-1", block_ms=50))
+        first = writer.enqueue({"n": 0})
+        queue.read(50)
+        os.kill(dying.redis_connection.info("server")["process_id"], signal.SIGKILL)
+
+        def goes_on() -> bool:
+            # As after a pause.
+            writer.ends._known[stream].next_check = 0.0
+            with suppress(QueueError):
+                if work == "send":
+                    return bool(writer.enqueue({"n": 1}))
+                if work == "send_many":
+                    return bool(writer.enqueue_many([{"n": 1}, {"n": 2}]))
+                if work == "read":
+                    client.xadd(stream, {"data": "{}"})
+                    return bool(queue.read(50))
+                return queue.ack_and_read([first], 10, 1) is not None
+            return False
+
+        eventually(goes_on)
