@@ -67,7 +67,8 @@ class NoConnectionError(QueueError):
 class NotReplicatedError(QueueError):
     """Fewer replicas than wanted have confirmed a write: a failover may lose it.
 
-    What was added is in the stream, as far as it is known with its `entry_ids`; `None`: nothing was sent.
+    What was added is in the stream, as far as it is known with its `entry_ids`; `None`: nothing was sent. The
+    same call made again adds it a second time, unless it has a dedupe id: then it waits once more.
     """
 
     def __init__(

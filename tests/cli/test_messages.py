@@ -43,6 +43,14 @@ def test_peek_searches(run, topic):
     assert run("peek", "nothing-of-this-name").code == 4
 
 
+def test_an_empty_payload_is_shown_as_such(run, topic):
+    run("topics", "create", topic)
+    run("enqueue", topic, "{}")
+    (message,) = run("peek", topic, "--json").json["messages"]
+
+    assert run("show", topic, message["id"]).out.splitlines()[-1] == "{}"
+
+
 def test_show_says_where_a_message_is(run, topic):
     run("topics", "create", topic)
     fill(run, topic, 2)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +72,15 @@ def numbered(count: int) -> list[dict[str, Any]]:
 
 def encoded(count: int) -> list[bytes]:
     return [b'{"n":%d}' % number for number in range(count)]
+
+
+def die_when_published(engine: Engine, client: Client, stream: str) -> None:
+    """Die between the publishing and the commit."""
+
+    @event.listens_for(engine, "commit")
+    def crash(_connection):
+        if client.exists(stream):
+            raise KeyboardInterrupt
 
 
 def test_committed_message_is_published_and_waits_no_more(
@@ -239,11 +251,7 @@ def test_crash_between_publishing_and_commit_publishes_once(
     db: Engine, open_db: OpenDb, outbox: Outbox, valkey: redis.Redis, stream: str
 ):
     crashing = open_db()
-
-    @event.listens_for(crashing, "commit")
-    def crash(_connection):
-        raise KeyboardInterrupt
-
+    die_when_published(crashing, valkey, stream)
     commit_messages(db, outbox, (stream, {"n": 0}))
     with pytest.raises(KeyboardInterrupt):
         OutboxRelay(crashing, valkey, outbox).relay()
@@ -269,11 +277,7 @@ def test_row_that_gets_the_id_of_one_that_was_published_is_published_too(
 ):
     """As in a database that was restored from a backup: what is remembered of an id is about another row."""
     crashing = open_db()
-
-    @event.listens_for(crashing, "commit")
-    def crash(_connection):
-        raise KeyboardInterrupt
-
+    die_when_published(crashing, valkey, stream)
     commit_messages(db, outbox, (stream, {"n": 0}))
     with pytest.raises(KeyboardInterrupt):
         OutboxRelay(crashing, valkey, outbox).relay()
@@ -289,12 +293,63 @@ def test_row_that_gets_the_id_of_one_that_was_published_is_published_too(
     assert data_of(valkey, stream) == encoded(2)
 
 
-def test_outboxes_of_two_databases_are_not_taken_for_each_other(open_db: OpenDb):
-    """Their rows have the same ids."""
-    assert Outbox().name_in(create_engine("sqlite:///one.db")) != Outbox().name_in(
-        create_engine("sqlite:///two.db")
-    )
-    assert Outbox(table="one").name_in(open_db()) != Outbox(table="two").name_in(open_db())
+def test_a_relay_by_another_url_knows_what_was_published(
+    db: Engine, open_db: OpenDb, outbox: Outbox, valkey: redis.Redis, stream: str
+):
+    crashing = open_db()
+    die_when_published(crashing, valkey, stream)
+    option = {"sqlite": "timeout", "postgresql": "application_name"}.get(db.dialect.name, "connect_timeout")
+    commit_messages(db, outbox, (stream, {"n": 0}))
+    with pytest.raises(KeyboardInterrupt):
+        OutboxRelay(crashing, valkey, outbox).relay()
+    crashing.dispose()
+    other = create_engine(db.url.update_query_dict({option: "9"}))
+    OutboxRelay(other, valkey, outbox).relay()
+    other.dispose()
+
+    assert (data_of(valkey, stream), outbox.waiting(db)) == (encoded(1), 0)
+
+
+def test_the_same_row_of_two_databases_behind_one_url_is_published_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, valkey: redis.Redis, stream: str
+):
+    """As in containers, each with a database of its own at one place: rows may be equal in all."""
+    monkeypatch.setattr("conquiet.db.outbox.now_ms", lambda: 1_700_000_000_000)
+    outbox = Outbox()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        engine = create_engine("sqlite:///outbox.db")
+        outbox.create_table(engine)
+        commit_messages(engine, outbox, (stream, {"n": 0}))
+        monkeypatch.setattr(OutboxRelay, "_forget", lambda *_: None)
+        assert OutboxRelay(engine, valkey, outbox).relay() == 1
+        engine.dispose()
+
+    assert data_of(valkey, stream) == encoded(1) * 2
+
+
+def test_each_table_and_each_database_has_a_name_of_its_own_that_stays(open_db: OpenDb, tmp_path: Path):
+    elsewhere = create_engine(f"sqlite:///{tmp_path}/other.db")
+    engines = (open_db(), open_db(), elsewhere)
+
+    names = [Outbox(table=table).name_in(engine) for table in ("one", "two") for engine in engines]
+
+    assert (names[0], names[3], len(set(names))) == (names[1], names[4], 4)
+    assert names[0] == Outbox(table="one").name_in(engines[0])
+    elsewhere.dispose()
+
+
+def test_relays_that_begin_at_once_agree_on_the_name(open_db: OpenDb):
+    engines = [open_db() for _ in range(4)]
+    barrier = threading.Barrier(len(engines))
+
+    def name_of(engine: Engine) -> str:
+        barrier.wait()
+        return Outbox(table="fresh").name_in(engine)
+
+    with ThreadPoolExecutor(len(engines)) as pool:
+        assert len(set(pool.map(name_of, engines))) == 1
 
 
 def test_database_that_is_away_is_a_db_error(unreachable: Engine, valkey: redis.Redis):

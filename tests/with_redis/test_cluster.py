@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 import redis
-from redis.cluster import RedisCluster
+from redis.cluster import ClusterNode, RedisCluster
 from sqlalchemy import insert, select
 
 from conquiet import (
@@ -14,18 +18,23 @@ from conquiet import (
     EmbeddedServer,
     Inbox,
     MalformedEntryError,
+    NotReplicatedError,
     Outbox,
     OutboxRelay,
     QueueConfig,
     QueueConsumer,
     QueueError,
     RedisStreamsQueue,
+    StreamWriter,
     drain,
     drain_stale,
 )
 from conquiet.consume import dead_letter_stream
 from conquiet.db import DbSession
+from conquiet.queue.connection import open_client
 from tests.conftest import effects
+from tests.eventually import eventually
+from tests.services import free_port
 
 GROUP = "billing"
 
@@ -145,3 +154,84 @@ def test_a_cluster_that_is_away_is_a_queue_error():
         RedisStreamsQueue.from_url("redis+cluster://127.0.0.1:1", QueueConfig("orders", GROUP, "worker-1"))
 
     assert isinstance(caught.value.__cause__, redis.exceptions.RedisClusterException | redis.RedisError)
+
+
+@pytest.mark.parametrize("work", ["send", "send_many", "read", "ack_and_read"])
+def test_streams_of_other_nodes_go_on_when_a_node_has_died(work, streams):
+    """redis-py asks one node which keys a command has, whatever became of that node."""
+    with EmbeddedServer(cluster=3) as cluster, open_client(cluster.url) as client:
+        dying = client.get_default_node()
+        stream = next(one for one in streams if client.get_node_from_key(one) != dying)
+        for node in client.get_nodes():
+            node.redis_connection.config_set("cluster-require-full-coverage", "no")
+        writer = StreamWriter(client, stream)
+        queue = RedisStreamsQueue(client, QueueConfig(stream, GROUP, "worker-1", block_ms=50))
+        first = writer.enqueue({"n": 0})
+        queue.read(50)
+        os.kill(dying.redis_connection.info("server")["process_id"], signal.SIGKILL)
+
+        def goes_on() -> bool:
+            # As after a pause.
+            writer.ends._known[stream].next_check = 0.0
+            with suppress(QueueError):
+                if work == "send":
+                    return bool(writer.enqueue({"n": 1}))
+                if work == "send_many":
+                    return bool(writer.enqueue_many([{"n": 1}, {"n": 2}]))
+                if work == "read":
+                    client.xadd(stream, {"data": "{}"})
+                    return bool(queue.read(50))
+                return queue.ack_and_read([first], 10, 1) is not None
+            return False
+
+        eventually(goes_on)
+
+
+@contextmanager
+def replica_of(primary: ClusterNode) -> Iterator[redis.Redis]:
+    """A fourth node, which follows this one."""
+    port = next(port for port in iter(free_port, None) if port < 55_000)
+    with (
+        EmbeddedServer(port=port, args=["--cluster-enabled", "yes"]) as server,
+        redis.Redis.from_url(server.url) as replica,
+    ):
+        replica.execute_command("CLUSTER MEET", primary.host, primary.port)
+        node_id = primary.redis_connection.execute_command("CLUSTER MYID")
+
+        def follows() -> bool:
+            with suppress(redis.ResponseError):
+                replica.execute_command("CLUSTER REPLICATE", node_id)
+            states = primary.redis_connection.info("replication").get("slave0", {})
+            return states.get("state") == "online" and replica.info("replication")["role"] == "slave"
+
+        eventually(follows)
+        yield replica
+
+
+@pytest.mark.parametrize("work", ["relay", "enqueue"])
+def test_after_a_failover_what_waits_for_replicas_finds_the_new_primary(work, streams, engine):
+    outbox, stream = Outbox(), streams[0]
+    outbox.create_table(engine)
+    with DbSession(engine) as session:
+        outbox.enqueue(session, stream, {"n": 1})
+    with EmbeddedServer(cluster=3) as cluster, open_client(cluster.url) as client:
+        primary = client.get_node_from_key(stream)
+        with replica_of(primary) as replica:
+            # Nothing was sent before: only what asks for replicas meets the old primary.
+            relay = OutboxRelay(engine, client, outbox, min_replicas=1)
+            writer = StreamWriter(client, stream, min_replicas=1)
+            os.kill(primary.redis_connection.info("server")["process_id"], signal.SIGKILL)
+            replica.execute_command("CLUSTER FAILOVER", "TAKEOVER")
+
+            def is_at_the_new_one() -> bool:
+                try:
+                    relay.relay() if work == "relay" else writer.enqueue({"n": 1})
+                except NotReplicatedError as error:
+                    # The new primary has no replica.
+                    return error.confirmed == 0
+                except QueueError:
+                    return False
+                return False
+
+            eventually(is_at_the_new_one)
+            assert replica.xlen(stream) == (0 if work == "relay" else 1)

@@ -25,6 +25,7 @@ from conquiet import (
     drain,
 )
 from conquiet.mq import Message, Producer, Topics
+from conquiet.queue.replicas import ReplicaWait
 from tests.eventually import eventually
 from tests.link import Link
 from tests.services import redis_binary, unavailable
@@ -114,6 +115,46 @@ def test_more_replicas_than_there_are_is_an_error_and_none_is_no_wait(client, st
     writer_of(client, stream, min_replicas=0).enqueue({"n": 1})
     with pytest.raises(NotReplicatedError, match="0 of min_replicas=2"):
         writer_of(client, stream, min_replicas=2).enqueue({"n": 2})
+
+
+@pytest.mark.parametrize("send", SENDS)
+def test_a_message_that_fills_the_server_is_named_too(client, stream, monkeypatch, send):
+    """Else the caller takes the refusal for that of the message, and sends it again."""
+    after = ReplicaWait.after
+
+    def fill_and_wait(*arguments):
+        client.config_set("maxmemory", 1)
+        after(*arguments)
+
+    monkeypatch.setattr(ReplicaWait, "after", fill_and_wait)
+    try:
+        with pytest.raises(NotReplicatedError) as caught:
+            SENDS[send](writer_of(client, stream))
+    finally:
+        client.config_set("maxmemory", 0)
+
+    assert list(caught.value.entry_ids or ()) == [entry_id.decode() for entry_id, _ in client.xrange(stream)]
+
+
+@pytest.mark.parametrize("send", SENDS)
+@pytest.mark.parametrize("trouble", ["dies", "is demoted"])
+def test_a_message_whose_primary_fails_before_it_is_confirmed_is_named(stream, monkeypatch, send, trouble):
+    with primary_and_replica() as (primary, replica), redis.Redis.from_url(primary.url) as client:
+        after, added = ReplicaWait.after, list[str]()
+
+        def fail_and_wait(*arguments):
+            added.extend(entry_id.decode() for entry_id, _ in client.xrange(stream))
+            if trouble == "dies":
+                os.kill(client.info("server")["process_id"], signal.SIGKILL)
+            else:
+                client.replicaof("127.0.0.1", str(replica.port))
+            after(*arguments)
+
+        monkeypatch.setattr(ReplicaWait, "after", fail_and_wait)
+        with pytest.raises(NotReplicatedError) as caught:
+            SENDS[send](writer_of(client, stream))
+
+    assert list(caught.value.entry_ids or ()) == added != []
 
 
 TOPIC_SENDS = {

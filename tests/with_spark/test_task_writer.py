@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import threading
 import uuid
 from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
+import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
@@ -26,6 +29,8 @@ from conquiet.spark.wire.envelope_encoder import EnvelopeEncoder
 from conquiet.spark.write.targets import payloads_of
 from conquiet.spark.write.task_writer import TaskPartitions, TaskWriter, open_target
 from conquiet.spark.write.writers import StreamBatchWriter, WrittenRows
+from tests.eventually import eventually
+from tests.with_redis.test_replicas import primary_and_replica
 from tests.with_spark.server_side import envelopes_in, numbers_in, streams_of
 
 DATA = StructType([StructField("data", StringType())])
@@ -440,6 +445,43 @@ def test_a_task_whose_rows_no_replica_has_fails_and_its_next_attempt_adds_none_a
             )
 
     assert numbers_in(valkey, stream) == list(range(300))
+
+
+@pytest.mark.parametrize("place", [{}, {"dedupeColumn": "id"}])
+def test_an_attempt_that_finds_all_rows_waits_until_replicas_have_them_too(stream, place):
+    attempt, rows = (
+        attempt_of(),
+        [row | {"id": str(number)} for number, row in enumerate(rows_of(range(300)))],
+    )
+    place |= {"stream": stream, "minReplicas": "1", "replicaTimeoutMs": "200"}
+    with primary_and_replica() as (primary, replica), redis.Redis.from_url(primary.url) as client:
+        pid = redis.Redis.from_url(replica.url).info("server")["process_id"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for _ in range(3):
+                with pytest.raises(NotReplicatedError, match="0 of min_replicas=1 replicas have them"):
+                    send(primary.url, rows, attempt, **place)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+        send(primary.url, rows, attempt, **place | {"replicaTimeoutMs": "60000"})
+        with redis.Redis.from_url(replica.url) as copy:
+            assert copy.xlen(stream) == client.xlen(stream) == 300
+
+
+def test_a_server_that_was_a_replica_meanwhile_may_have_lost_rows(stream):
+    place = {"stream": stream, "minReplicas": "1", "replicaTimeoutMs": "60000"}
+    with primary_and_replica() as (primary, replica), redis.Redis.from_url(primary.url) as client:
+        options = WriteOptions.of({"url": primary.url, **place})
+        with task_writer(options, attempt_of()) as writer:
+            data = [row["data"] for row in rows_of(range(300))]
+            writer.add(pa.RecordBatch.from_pydict({"data": data}))
+            client.replicaof("127.0.0.1", str(replica.port))
+            client.replicaof("NO", "ONE")
+            eventually(lambda: client.info("replication").get("slave0", {}).get("state") == "online")
+
+            with pytest.raises(NotReplicatedError, match="0 of min_replicas=1 replicas have them"):
+                writer.finish()
 
 
 PIECES = [

@@ -50,7 +50,8 @@ class OutboxRelay:
         self._client = client
         self._ends = EndWatch(client)
         self._outbox = Outbox() if outbox is None else outbox
-        self._name = self._outbox.name_in(engine)
+        #: Of the outbox, once the database was asked.
+        self._name: str | None = None
 
     def relay(self, limit: int = 100) -> int:
         """Publish up to `limit` rows and delete them; returns how many.
@@ -66,6 +67,9 @@ class OutboxRelay:
         check_positive_int("limit", limit)
         moved: list[OutboxRow] = []
         refused: dict[str, tuple[OutboxRow, Exception]] = {}
+        if self._name is None:
+            with visible_sql("the outbox"):
+                self._name = self._outbox.name_in(self._engine)
         with visible_sql("the outbox"), DbSession(self._engine) as session:
             # A refused stream is left out from then on: its rows must neither block the others nor overtake.
             while len(moved) < limit and (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -12,6 +14,7 @@ from sqlalchemy import (
     Engine,
     Integer,
     MetaData,
+    String,
     Table,
     Text,
     delete,
@@ -22,6 +25,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.mysql import LONGTEXT
+from sqlalchemy.exc import IntegrityError
 
 from conquiet.arguments import check_name
 from conquiet.db.session import DbSession
@@ -71,15 +75,36 @@ class Outbox:
             sqlite_autoincrement=True,
             **MYSQL_OPTIONS,
         )
+        self._identity = Table(
+            f"{table[:54]}_identity",
+            MetaData(),
+            Column("id", Integer, primary_key=True, autoincrement=False),
+            Column("identity", String(32), nullable=False),
+            **MYSQL_OPTIONS,
+        )
         self._insert = insert(self._table)
 
     def name_in(self, engine: Engine) -> str:
-        """By which a relay knows this outbox from those of other databases."""
-        return digest_of(engine.url.render_as_string(hide_password=True), self.table)[:16]
+        """By which a relay knows this outbox from those of other databases, whatever URL leads to it.
+
+        The database keeps it, and two URLs of one database find the same; two containers may have
+        databases of their own behind one URL.
+        """
+        create_table(self._identity, engine)
+        while True:
+            with DbSession(engine) as session:
+                identity = session.scalar(select(self._identity.c.identity))
+            if identity is not None:
+                return digest_of(identity, self.table)[:16]
+            # Another process may be first.
+            with suppress(IntegrityError), DbSession(engine) as session:
+                session.execute(insert(self._identity), {"id": 1, "identity": os.urandom(16).hex()})
 
     def create_table(self, engine: Engine) -> None:
-        """Create the table unless it exists; do it once, before the first handler that uses it."""
+        """Create the tables unless they exist; do it once, before the first handler that uses them."""
         create_table(self._table, engine)
+        with visible_sql("the outbox"):
+            self.name_in(engine)
 
     def enqueue(self, session: DbSession, stream: str, payload: Payload) -> None:
         """Write a message that is published if, and only if, this transaction commits."""

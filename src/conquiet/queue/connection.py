@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
@@ -31,6 +32,7 @@ AS_BYTES: dict[str, Any] = {"NEVER_DECODE": []}
 
 #: What redis-py raises; some of its cluster errors are not RedisErrors.
 REDIS_ERRORS = (RedisError, RedisClusterException)
+_UNANSWERED = (redis.ConnectionError, redis.TimeoutError)
 
 _SCHEMES = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://"
 
@@ -83,7 +85,7 @@ class in_step:  # noqa: N801 -- as `visible_errors`
     """Keep requests and replies in step: no later call gets the reply of an interrupted one.
 
     After an interrupt (Ctrl-C, a timeout by a signal) the client's idle connections are dropped: redis-py has
-    put back the one whose reply was not read.
+    put back the one whose reply was not read. After an outage of a cluster's node its nodes are looked up.
     """
 
     __slots__ = ("_client",)
@@ -94,8 +96,12 @@ class in_step:  # noqa: N801 -- as `visible_errors`
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None and not isinstance(error, REDIS_ERRORS):
+        if error is None:
+            return
+        if not isinstance(error, REDIS_ERRORS):
             forget_connections(self._client)
+        elif isinstance(self._client, RedisCluster) and isinstance(error, _UNANSWERED):
+            _find_nodes(self._client)
 
 
 def as_text(value: bytes | str) -> str:
@@ -178,9 +184,19 @@ def forget_connections(client: Client) -> None:
             node.redis_connection.connection_pool.disconnect(inuse_connections=False)
 
 
+def _find_nodes(client: RedisCluster) -> None:
+    # redis-py asks one node which keys a script or an XREADGROUP has. If that one is dead, no such call ever
+    # comes to the server of its stream, and none of them looks the nodes up.
+    with suppress(*REDIS_ERRORS):
+        dead = client.get_default_node()
+        client.nodes_manager.initialize()
+        if client.get_default_node() == dead:
+            client.replace_default_node()
+
+
 def is_unanswered(error: QueueError) -> bool:
     """Whether no reply came: the server is unavailable, for every other call too."""
-    return isinstance(error.__cause__, redis.ConnectionError | redis.TimeoutError)
+    return isinstance(error.__cause__, _UNANSWERED)
 
 
 def server_of(client: Client, key: str) -> str:

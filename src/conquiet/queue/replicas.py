@@ -6,13 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from redis.cluster import RedisCluster
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from conquiet.arguments import check_non_negative_int, check_positive_int
-from conquiet.errors import NotReplicatedError
-from conquiet.queue.connection import Client, key_beside, longest_block_ms, server_of, visible_errors
+from conquiet.errors import NotReplicatedError, QueueError
+from conquiet.queue.connection import (
+    Client,
+    in_step,
+    key_beside,
+    longest_block_ms,
+    server_of,
+    visible_errors,
+)
 
 #: The replication id of each server: a promoted one, or one that was restarted, has a new one.
 Primaries = dict[str, str | None]
+
+#: After the write: the server has died, was demoted, or what was added has filled it.
+_UNKNOWN = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,7 @@ class ReplicaWait:
         primaries: Primaries = {}
         if self.min_replicas:
             for stream, node in _nodes(client, streams):
-                with visible_errors("INFO replication", stream=stream, group=None):
+                with visible_errors("INFO replication", stream=stream, group=None), in_step(client):
                     info = node.info("replication")
                 states = [value.get("state") for value in info.values() if isinstance(value, dict)]
                 online = states.count("online")
@@ -53,20 +66,27 @@ class ReplicaWait:
         """Wait until what was written to these streams since `before`, on any connection, is replicated.
 
         Raises:
-            NotReplicatedError: in time it was not; or after a failover since, nobody knows.
+            NotReplicatedError: in time it was not; or after an outage or a failover since, nobody knows.
         """
         if self.min_replicas:
             for stream, node in _nodes(client, streams):
-                confirmed = self._wait(node, stream, primaries.get(server_of(client, stream)))
+                cause: Exception | None = None
+                try:
+                    confirmed = self._wait(client, node, stream, primaries.get(server_of(client, stream)))
+                except QueueError as error:
+                    if not isinstance(error.__cause__, _UNKNOWN):
+                        raise
+                    # By itself it would read as if nothing had been added.
+                    confirmed, cause = 0, error
                 if confirmed < self.min_replicas:
                     raise NotReplicatedError(
                         stream, confirmed=confirmed, min_replicas=self.min_replicas, entry_ids=entry_ids
-                    )
+                    ) from cause
 
-    def _wait(self, node: Client, stream: str, primary: str | None) -> int:
+    def _wait(self, client: Client, node: Client, stream: str, primary: str | None) -> int:
         longest = longest_block_ms(node, stream)
         timeout_ms = self.timeout_ms if longest is None else min(self.timeout_ms, longest)
-        with visible_errors("WAIT", stream=stream, group=None):
+        with visible_errors("WAIT", stream=stream, group=None), in_step(client):
             pipeline = node.pipeline(transaction=False)
             # WAIT is about the writes of its own connection: this one comes after those of all the others.
             pipeline.execute_command("SET", key_beside(stream, "replicated"), "", "PX", 1)

@@ -42,7 +42,8 @@ def show(
             line(f"{place.group + ':':<12}{where}")
         if message.problem is not None:
             line(f"malformed:  {message.problem}")
-        line(json.dumps(message.payload or message.fields, indent=2, ensure_ascii=False))
+        content = message.fields if message.payload is None else message.payload
+        line(json.dumps(content, indent=2, ensure_ascii=False))
 
     document = {**message_document(message), "groups": [asdict(place) for place in places]}
     context.output.show({"topic": name, **document}, print_message)

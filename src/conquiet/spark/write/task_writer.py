@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from conquiet.errors import NotReplicatedError, QueueError
-from conquiet.queue.connection import Client, key_beside, queue_error, server_of
+from conquiet.queue.connection import Client, key_beside, longest_block_ms, queue_error, server_of
 from conquiet.spark.address import open_topic
 from conquiet.spark.errors import RowsDifferError
 from conquiet.spark.options import WriteOptions
@@ -63,6 +64,8 @@ class TaskWriter:
         self._attempt = attempt
         self._patience = patience
         self._connections: dict[str, ServerConnection] = {}
+        #: Of each server, as it was when the connection was opened, if replicas are waited for.
+        self._histories: dict[str, bytes] = {}
         self._writers: dict[str, StreamWriter] = {}
         self._is_once_per_task = options.dedupe == "rows" and options.dedupe_column is None
         self._partitions: TaskPartitions | None = None
@@ -95,8 +98,8 @@ class TaskWriter:
         for writer in self._writers.values():
             writer.finish()
         if self._options.min_replicas:
-            for stream in self._writers:
-                self._wait_for_replicas(stream)
+            for server, stream in {server_of(self._client, one): one for one in self._writers}.items():
+                self._wait_for_replicas(server, stream)
 
     def __enter__(self) -> TaskWriter:
         return self
@@ -105,16 +108,27 @@ class TaskWriter:
         for connection in self._connections.values():
             connection.close()
 
-    def _wait_for_replicas(self, stream: str) -> None:
-        wanted, confirmed = self._options.min_replicas, [0]
-        # On the connection that wrote: after a failover it is closed, and another server has other writes.
-        connection = self._connections[server_of(self._client, stream)]
-        connection.send(["WAIT", wanted, self._options.replica_timeout_ms], confirmed.append)
+    def _wait_for_replicas(self, server: str, stream: str) -> None:
+        wanted, longest_ms = self._options.min_replicas, longest_block_ms(self._client, stream)
+        timeout_ms = self._options.replica_timeout_ms
+        # On the connection that wrote or found the rows: after a failover another server has other rows.
+        connection, replies = self._connections[server], list[Any]()
+        # WAIT is about the writes of its own connection, which may have found all rows there: this one comes
+        # after those of the attempts before.
+        for command in (
+            ("SET", key_beside(stream, "replicated"), "", "PX", 1),
+            ("WAIT", wanted, timeout_ms if longest_ms is None else min(timeout_ms, longest_ms)),
+            ("INFO", "replication"),
+        ):
+            connection.send(command, replies.append)
         connection.wait()
-        if isinstance(confirmed[-1], Exception):
-            raise queue_error("WAIT", confirmed[-1], stream=stream, group=None)
-        if confirmed[-1] < wanted:
-            raise NotReplicatedError(stream, confirmed=confirmed[-1], min_replicas=wanted, entry_ids=())
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise queue_error("WAIT", reply, stream=stream, group=None) from reply
+        # It may have been demoted meanwhile, have lost rows, and have been promoted again.
+        confirmed = replies[1] if _history_of(replies[2]) == self._histories[server] else 0
+        if confirmed < wanted:
+            raise NotReplicatedError(stream, confirmed=confirmed, min_replicas=wanted, entry_ids=())
 
     def _writer_of(self, stream: str) -> StreamWriter:
         if stream not in self._writers:
@@ -134,7 +148,15 @@ class TaskWriter:
                 find_servers(self._client, stream)
                 server = server_of(self._client, stream)
             connection = self._connections[server] = ServerConnection(self._client, stream)
+            if self._options.min_replicas:
+                connection.send(("INFO", "replication"), partial(self._note_history, server, stream))
+                connection.wait()
         return connection
+
+    def _note_history(self, server: str, stream: str, info: Any) -> None:
+        if isinstance(info, Exception):
+            raise queue_error("INFO replication", info, stream=stream, group=None) from info
+        self._histories[server] = _history_of(info)
 
     def _open_writer(self, stream: str) -> StreamWriter:
         options = self._options
@@ -183,6 +205,11 @@ def check_no_rows_left(client: Client, streams: Sequence[str], attempt: Attempt,
         run = begun_run(client, stream, attempt, window_ms)
         if run is not None and (extra := rows_left(client, stream, run)):
             raise RowsDifferError(stream=stream, task=None, extra=extra)
+
+
+def _history_of(info: bytes) -> bytes:
+    """By which a server names what it replicates; a promotion begins another one."""
+    return next(line for line in info.splitlines() if line.startswith(b"master_replid:"))
 
 
 def _task_key(stream: str, write_id: str, task: int) -> str:
