@@ -333,3 +333,14 @@ def test_log_lines_of_a_handler_name_its_own_message(make_queue, engine, caplog)
     lines = [record for record in caplog.records if record.name == "app"]
     assert len(lines) == 4
     assert [f"handling {record.message_id}" for record in lines] == [record.message for record in lines]
+
+
+def test_a_message_whose_key_cannot_be_one_fails_alone(make_queue, engine):
+    queue = make_queue()
+    ids = queue.enqueue_many([{"n": n, "customer": [n] if n == 3 else n % 2} for n in range(20)])
+
+    with pytest.raises(DrainError) as raised:
+        drain(queue, write_effect, engine, unordered(order_by=lambda msg: msg.payload["customer"]))
+
+    assert [failure.id for failure in raised.value.failures] == [ids[3]]
+    assert in_order(effect_ids(engine)) == [*ids[:3], *ids[4:]]
