@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic
@@ -198,6 +199,9 @@ class DrainLoop(Generic[M]):
         """Settle, read up to `size` messages, and return how many entries came; `None` at the end."""
         if self._is_concurrent:
             self._conclude_ended()
+            if self._queued.messages:
+                # Put back: a read that brings nothing would be the end of a drain.
+                return 0
         in_handlers = len(self._handlers.ids)
         size = self._tally.most_to_take(size, in_handlers)
         if in_handlers and (size <= 0 or self._is_exhausted):
@@ -236,8 +240,7 @@ class DrainLoop(Generic[M]):
             most = 1
             if self._handling.takes_batches:
                 most = self._tally.most_to_take(self._limits.batch_size, len(self._handlers.ids))
-            messages = self._queued.take(most, self._handlers.count)
-            messages = [msg for msg in messages if not self._is_given_up(msg)]
+            messages = self._without_given_up(self._queued.take(most, self._handlers.count))
             if messages:
                 is_begun = True
                 self._handlers.begin(messages)
@@ -251,16 +254,26 @@ class DrainLoop(Generic[M]):
                 self._gate.leave()
         self._conclude_ended()
 
-    def _is_given_up(self, msg: M) -> bool:
+    def _without_given_up(self, messages: list[M]) -> list[M]:
+        """Those whose handlers are to run; after an error all that is undecided is queued again."""
+        queued, left = self._queued.messages, deque(messages)
+        kept: list[M] = []
         try:
-            settlement = self._decisions.without_handler(msg)
+            while left:
+                settlement = self._decisions.without_handler(left[0])
+                msg = left.popleft()
+                if settlement is None:
+                    kept.append(msg)
+                else:
+                    self._tally.taken += 1
+                    self._record_decision(settlement, msg.attempt)
         except DatabaseUnavailableError as error:
-            self._decisions.put_back([msg], error, self._queued.messages, time.monotonic())
-            return True
-        if settlement is not None:
-            self._tally.taken += 1
-            self._record_decision(settlement, msg.attempt)
-        return settlement is not None
+            self._decisions.put_back([*kept, *left], error, queued, time.monotonic())
+            return []
+        except BaseException:
+            queued.extendleft(reversed([*kept, *left]))
+            raise
+        return kept
 
     def _conclude_ended(self, wait_s: float = 0) -> None:
         """Decide what becomes of all that has ended, maybe after a wait for one."""
