@@ -7,22 +7,31 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from sqlalchemy import ClauseElement, Connection, Dialect
+    from sqlalchemy import Connection, Dialect, Executable
     from sqlalchemy.sql.compiler import SQLCompiler
 
 #: Text, parameters that are constant, and the names of all if they go by position.
 _Compiled = tuple[str, dict[str, Any], list[str] | None]
 
 
+def has_other_schema(connection: Connection) -> bool:
+    """Whether the names of tables are translated, as with one schema for each tenant."""
+    return bool(connection.get_execution_options().get("schema_translate_map"))
+
+
 class DriverStatement:
     """An insert in the words of each driver, in half of the time that SQLAlchemy takes to execute one."""
 
-    def __init__(self, insert: ClauseElement) -> None:
+    def __init__(self, insert: Executable) -> None:
         self._insert = insert
         self._compiled: WeakKeyDictionary[Dialect, _Compiled] = WeakKeyDictionary()
 
     def execute(self, connection: Connection, row: Mapping[str, Any]) -> None:
         """Execute it, without what it returns."""
+        if has_other_schema(connection):
+            # Which one, only SQLAlchemy knows.
+            connection.execute(self._insert, row).close()
+            return
         compiled = self._compiled.get(connection.dialect)
         text, constants, names = self._compile(connection.dialect) if compiled is None else compiled
         values = {**constants, **row}
