@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Dialect, Executable
+    from sqlalchemy import Connection, Dialect, Insert, TextClause
     from sqlalchemy.sql.compiler import SQLCompiler
 
 #: Text, parameters that are constant, and the names of all if they go by position.
@@ -22,7 +22,7 @@ def has_other_schema(connection: Connection) -> bool:
 class DriverStatement:
     """An insert in the words of each driver, in half of the time that SQLAlchemy takes to execute one."""
 
-    def __init__(self, insert: Executable) -> None:
+    def __init__(self, insert: Insert | TextClause) -> None:
         self._insert = insert
         self._compiled: WeakKeyDictionary[Dialect, _Compiled] = WeakKeyDictionary()
 
