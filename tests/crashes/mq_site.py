@@ -16,6 +16,7 @@ from conquiet.consume.outcome import Settlement
 from conquiet.errors import QueueError
 from conquiet.mq import ConsumerConfig, DeadLetter, MqMessage, Producer, RetryPolicy, Topics
 from conquiet.mq.own.channel import PartitionChannel
+from conquiet.mq.own.config import DEFAULT_MAX_BYTES
 from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.own.partition import Batch, LeasedPartition
 from conquiet.mq.scripts import move_due
@@ -124,11 +125,17 @@ class MqSite:
         is_last_round: Callable[[], bool],
         mode: Literal["in_place", "requeue"] = "in_place",
         ordering: Literal["default", "strict"] = "default",
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         """Do what the consumer's thread of one partition does, without the threads."""
         leased = self.acquire(owner, partition)
         config = ConsumerConfig(
-            consumer_name=owner, retry=POLICY, retry_mode=mode, ordering=ordering, block_ms=1
+            consumer_name=owner,
+            retry=POLICY,
+            retry_mode=mode,
+            ordering=ordering,
+            block_ms=1,
+            max_bytes=max_bytes,
         )
         channel = Rounds(leased, config, EndWatch(leased.topic.client))
         channel.is_last = is_last_round
