@@ -102,6 +102,15 @@ def one_key_that_waits(site: MqSite) -> None:
     site.send(2, key="b")
 
 
+def one_key_whose_head_is_settled_by_hand(site: MqSite) -> None:
+    """Of key a the first message waits for its retry, until it is settled by hand; others are behind it."""
+    site.send(1, 2, key="a")
+    read = _read_by_the_dead(site, 2)
+    _wait_for_retry(site, read[0].id, delay_ms=HOUR_MS + HOUR_MS // 2)
+    site.send(1, key="b", frees=read[0].id)
+    site.send(3, key="a")
+
+
 def one_key_that_is_due(site: MqSite) -> None:
     """As above, but the retry is due: all of it is finished before the worker stops."""
     site.send(1, 2, key="a")
@@ -285,6 +294,13 @@ MQ_SCENARIOS = {
         prepare=one_key_that_waits,
         run=work(3, ordering="strict"),
         sent=names("a", 1, 2, 3) | names("b", 1, 2),
+        is_strict=True,
+    ),
+    "mq_gone_head": MqScenario(
+        prepare=one_key_whose_head_is_settled_by_hand,
+        run=work(12, ordering="strict", claim_idle_ms=4),
+        # Whether the first one is handled, is the hand's doing.
+        sent=names("a", 2, 3) | names("b", 1),
         is_strict=True,
     ),
     "mq_take_over_due_key": MqScenario(

@@ -125,6 +125,14 @@ def test_no_crash_point_of_a_take_over_changes_the_order_of_a_key_that_waits(exp
     assert_kept(exploration, points=15, has_redelivered=True)
 
 
+def test_no_crash_point_loses_what_waits_behind_a_message_that_was_settled_by_hand(explore: Explore):
+    exploration = explore("mq_gone_head")
+
+    assert_kept(exploration, points=15, has_redelivered=True)
+    # Also what was behind it, in the life of the same consumer.
+    assert exploration.points.count("sql COMMIT") == 4
+
+
 @pytest.mark.parametrize(
     "scenario",
     [

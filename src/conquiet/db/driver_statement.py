@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Dialect, Insert, TextClause
-    from sqlalchemy.sql.compiler import SQLCompiler
 
 #: Text, parameters that are constant, and the names of all if they go by position.
 _Compiled = tuple[str, dict[str, Any], list[str] | None]
@@ -39,7 +38,7 @@ class DriverStatement:
         connection.exec_driver_sql(text, parameters).close()
 
     def _compile(self, dialect: Dialect) -> _Compiled:
-        compiled = cast("SQLCompiler", self._insert.compile(dialect=dialect))
+        compiled = self._insert.compile(dialect=dialect)
         names = list(compiled.positiontup or ()) if compiled.positional else None
         constants = {name: value for name, value in compiled.params.items() if value is not None}
         return self._compiled.setdefault(dialect, (str(compiled), constants, names))
