@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--total", type=int, default=2_000, help="tasks of one measurement")
     parser.add_argument("--two-cores", action="store_true", help="not by one worker as it starts, too")
     parser.add_argument("--no-kills", action="store_true", help="speed alone")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds, then a measurement ends")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds without a task, and it ends")
     parser.add_argument("--environment", type=Path, default=ENVIRONMENT, help="made if missing")
     options = parser.parse_args()
     programs, console = programs_in(options.environment), Console(width=150, highlight=False)

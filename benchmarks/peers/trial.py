@@ -104,8 +104,10 @@ class Trial:
             for number in range(2 if is_best and not options else 1):
                 own = environment | {"PEERS_WORKER": str(number)}
                 stack.enter_context(self._worker(own, options))
-            end = time.monotonic() + patience_s
-            while len(moments := _moments(times)) < total and time.monotonic() < end:
+            moved, done = time.monotonic(), 0
+            while len(moments := _moments(times)) < total and time.monotonic() - moved < patience_s:
+                if len(moments) > done:
+                    moved, done = time.monotonic(), len(moments)
                 time.sleep(0.1)
             if commits is not None and database is not None and len(moments) >= total:
                 # The row of the last one may come after its time.

@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 from airflow_provider_conquiet.lock_waits import LockWaits
 from conquiet import BacklogStats, ConquietError, DrainReport
 from conquiet.consume import Handler
+from conquiet.consume.batch_handler import BatchHandler
 from conquiet.consume.handling import check_handler
 from conquiet.errors import text_of
 
@@ -91,6 +92,8 @@ class DrainLog:
                     if error is not None:
                         self._errors[type(error).__name__] += len(msgs)
 
+        if isinstance(handler, BatchHandler):
+            return BatchHandler(counting)
         return update_wrapper(counting, handler)
 
     def __enter__(self) -> Self:

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import re
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 _PACKAGE = "airflow_provider_conquiet"
 _NAME = "conquiet"
 
 
+#: What the provider's modules import, with the first version that has it.
+_NEEDED = {
+    "apache-airflow-core": (3, 1),
+    "apache-airflow-providers-common-compat": (1, 23),
+    "apache-airflow-providers-common-messaging": (2, 0),
+}
+
+
 def get_provider_info() -> dict[str, Any]:
-    """The provider's registration, found through the entry point `apache_airflow_provider`."""
-    return {
-        # Airflow refuses to start if this is not the distribution's name.
-        "package-name": "conquiet",
-        "name": "Redis Streams (conquiet)",
+    """The provider's registration, found through the entry point `apache_airflow_provider`.
+
+    Beside an older Airflow, or without the extra `airflow`, it is a name and nothing else: Airflow goes on.
+    """
+    # Airflow refuses to start if `package-name` is not the distribution's name.
+    name = {"package-name": "conquiet", "name": "Redis Streams (conquiet)"}
+    missing = [needed for needed, first in _NEEDED.items() if _installed(needed) < first]
+    if missing:
+        words = f"Not active: pip install 'conquiet[airflow]', for {', '.join(missing)}."
+        return name | {"description": words}
+    return name | {
         "description": "Redis Streams queues where one message is one database transaction.",
         "integrations": [
             {
@@ -55,6 +71,13 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "connection-types": [_CONNECTION_TYPE],
     }
+
+
+def _installed(distribution: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in re.findall(r"\d+", version(distribution))[:2])
+    except PackageNotFoundError:
+        return ()
 
 
 def _modules(*names: str) -> dict[str, Any]:

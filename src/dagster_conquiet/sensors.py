@@ -48,7 +48,7 @@ class _Rules:
     min_lag: int = 1
     max_runs: int = 1
     pause_after_failure_s: float = 60.0
-    stalled_after_s: float = 60.0
+    stalled_after_s: float = 120.0
 
 
 def build_backlog_sensor(
@@ -58,7 +58,7 @@ def build_backlog_sensor(
     min_lag: int = 1,
     max_runs: int = 1,
     pause_after_failure_s: float = 60.0,
-    stalled_after_s: float = 60.0,
+    stalled_after_s: float = 120.0,
     **options: Any,
 ) -> dg.SensorDefinition:
     """Request one run of the job whenever messages wait and nothing drains them.
@@ -73,7 +73,8 @@ def build_backlog_sensor(
             the order of its messages.
         pause_after_failure_s: how long after a failed run the next one is requested.
         stalled_after_s: a run that has no live consumer in the group, and has written no event for this
-            time, does not count as one in progress: it was killed, or does something else.
+            time, does not count as one in progress: it was killed, or does something else. One that is being
+            launched has five minutes.
     """
     rules = _Rules(
         min_lag=min_lag,
@@ -107,7 +108,7 @@ def build_topic_backlog_sensor(
     job: Any,
     *,
     pause_after_failure_s: float = 60.0,
-    stalled_after_s: float = 60.0,
+    stalled_after_s: float = 120.0,
     **options: Any,
 ) -> dg.SensorDefinition:
     """Request a run of each partition that has messages and no owner; at most one per partition.

@@ -40,7 +40,11 @@ def airflow_database() -> None:
 def run_dag(airflow_database: None) -> RunDag:
     """Runs a DAG as `dag.test()` does, with the DAG known to Airflow as from a file, and returns its run."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    try:
+        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    except ImportError:  # Airflow 3.1
+        from airflow.models.dagbag import DagBag, sync_bag_to_db  # type: ignore[no-redef]
 
     def run(dag: DAG, **arguments: Any) -> Any:
         DagBundlesManager().sync_bundles_to_db()

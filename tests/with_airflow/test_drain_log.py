@@ -14,6 +14,7 @@ from sqlalchemy import make_url, text
 from airflow_provider_conquiet.links import DocumentationLink, target_of
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
+from conquiet.consume.batch_handler import batch_handler
 from tests.eventually import eventually
 from tests.services import database, open_engine
 from tests.with_airflow import handlers
@@ -128,6 +129,23 @@ def test_the_log_says_that_a_lock_of_the_database_is_waited_for(
         engine.dispose()
 
     assert any(line.split() == ["handled", "1"] for line in lines())
+
+
+def test_a_handler_of_batches_stays_one(orders, stream, context, lines, notes):
+    orders.enqueue_many([{"number": number} for number in range(5)])
+    sizes = []
+
+    @batch_handler
+    def record_all(msgs, session):
+        sizes.append(len(msgs))
+        for msg in msgs:
+            handlers.record(msg, session)
+
+    drain = drain_of(stream, handler=record_all)
+    drain.execute(context(drain))
+
+    assert notes() == ["0", "1", "2", "3", "4"]
+    assert max(sizes) > 1
 
 
 def fields_of(url: str) -> dict[str, Any]:

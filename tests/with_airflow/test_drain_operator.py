@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk import DAG, Asset, AssetAlias
-from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from conquiet import DrainLimits

@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.drain import DrainOperator

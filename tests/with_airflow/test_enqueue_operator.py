@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, Asset, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator

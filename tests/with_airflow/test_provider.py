@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from urllib.parse import urlsplit
 
 import pytest
@@ -47,6 +47,26 @@ def test_airflow_registers_what_the_provider_names():
         known.queue_class_names
     )
     assert "redis_streams" in known.field_behaviours
+
+
+@pytest.mark.parametrize(
+    ("distribution", "found"), [("apache-airflow-core", "3.0.6"), ("common-compat", None)]
+)
+def test_an_older_airflow_gets_a_name_and_nothing_that_it_could_not_import(monkeypatch, distribution, found):
+    def installed(name: str) -> str:
+        if not name.endswith(distribution):
+            return version(name)
+        if found is None:
+            raise PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr("airflow_provider_conquiet.get_provider_info.version", installed)
+
+    info = get_provider_info()
+
+    assert set(info) == {"package-name", "name", "description"}
+    assert info["package-name"] == "conquiet"
+    assert "pip install 'conquiet[airflow]'" in info["description"]
 
 
 def test_every_module_and_class_that_is_registered_exists():

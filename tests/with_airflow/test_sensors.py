@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 import redis
+from airflow.exceptions import AirflowRescheduleException
+from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk import DAG, PokeReturnValue
-from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
 from sqlalchemy import Engine, select, text
 
 from airflow_provider_conquiet.sensors.backlog import BacklogSensor

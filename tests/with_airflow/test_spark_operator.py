@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_conquiet.operators.spark import SparkPublishOperator
 from airflow_provider_conquiet.task_try import TaskTry

@@ -10,9 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_conquiet.operators.task import TaskOperator
 from conquiet.tasks import RetryPolicy, TaskApp, Worker, WorkerConfig, current_task

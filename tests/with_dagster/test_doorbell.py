@@ -84,6 +84,16 @@ def test_a_run_that_was_killed_and_stays_started_does_not_stop_the_sensor(tick, 
     assert later[0].run_key != before[0].run_key
 
 
+def test_a_run_that_is_being_launched_has_time_for_it(tick, enqueue, run_that_is):
+    enqueue(5)
+    launched = run_that_is(Status.STARTING)
+
+    requested, why = tick(stalled_after_s=0)
+
+    assert not requested
+    assert f"run {launched} of" in why
+
+
 def test_a_run_whose_drain_is_alive_counts_however_long_it_is_silent(
     tick, enqueue, run_that_is, client, stream
 ):

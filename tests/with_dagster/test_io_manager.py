@@ -126,7 +126,7 @@ def test_a_row_that_json_cannot_carry_publishes_nothing(io, prefix, instance, cl
     def orders() -> list[dict]:
         return [{"n": 1}, {"n": float("nan")}]
 
-    with pytest.raises(RowError, match=r"asset 'orders', row 1, column 'n': .*not JSON compliant"):
+    with pytest.raises(RowError, match=r"asset 'orders', row 1, column 'n': .*nan, which JSON does not have"):
         dg.materialize([orders], resources=io, instance=instance)
 
     assert client.xlen(f"{prefix}:orders") == 0

@@ -91,6 +91,7 @@ def test_the_client_is_closed_at_the_end_of_its_block(server_url, client):
 
 
 def test_parts_with_tls_give_the_certificates_to_the_client(tmp_path):
+    (tmp_path / "ca.pem").touch()
     redis_streams = RedisStreamsResource(host="127.0.0.1", port=1, tls=True, tls_ca_file=f"{tmp_path}/ca.pem")
 
     with redis_streams.connect() as opened:

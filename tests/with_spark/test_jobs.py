@@ -113,7 +113,7 @@ def test_a_table_of_a_database_is_read_in_parts_that_miss_nothing(run, orders_da
         "number": 1,
         "customer": "c1",
         "cents": 101,
-        "price": 1.01,
+        "price": "1.01",
         "ordered_at": "2026-03-01T00:01:00.000000",
         "is_paid": True,
     }

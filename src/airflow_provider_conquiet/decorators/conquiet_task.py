@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.common.compat.sdk import determine_kwargs
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from airflow_provider_conquiet.operators.task import TaskOperator
@@ -32,7 +33,8 @@ class TaskDecoratedOperator(DecoratedOperator, TaskOperator):
 
     def execute(self, context: Context) -> Any:
         """Call the function, enqueue the task with what it returns, and wait for it."""
-        named = {**self.determine_kwargs(dict(context)), **self.op_kwargs}
+        of_context = determine_kwargs(self.python_callable, self.op_args, dict(context))
+        named = {**of_context, **self.op_kwargs}
         return self.run_task(context, self.python_callable(*self.op_args, **named))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow.providers.common.compat.sdk import determine_kwargs
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from airflow_provider_conquiet.arguments import failing_at_once
@@ -31,7 +32,8 @@ class EnqueueDecoratedOperator(DecoratedOperator, EnqueueOperator):
 
     def execute(self, context: Context) -> Report:
         """Call the function and enqueue what it gives; its own errors are retried as any task's."""
-        named = {**self.determine_kwargs(dict(context)), **self.op_kwargs}
+        of_context = determine_kwargs(self.python_callable, self.op_args, dict(context))
+        named = {**of_context, **self.op_kwargs}
         result = self.python_callable(*self.op_args, **named)
         if isinstance(result, Iterator):
             # The function's body runs here: its errors are not mistakes in the task's arguments.

@@ -12,15 +12,14 @@ from typing import Any, Self
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, get_hook_lineage_collector
 from airflow.sdk import BaseHook
 from redis.cluster import RedisCluster
-from redis.exceptions import NoPermissionError
-from sqlalchemy import Engine, make_url
+from sqlalchemy import Engine
 
 from airflow_provider_conquiet.assets.redis_stream import stream_uri
+from airflow_provider_conquiet.hooks.connection_test import try_connection
 from airflow_provider_conquiet.hooks.database import application_engine, url_of_connection, url_of_extra
 from airflow_provider_conquiet.hooks.server import ConnectionFieldError, Server
-from airflow_provider_conquiet.hooks.server_errors import CONNECT_ERRORS, NoConnectionError, reason_of
-from conquiet import BacklogStats, DbError, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
-from conquiet.masking import mask
+from airflow_provider_conquiet.hooks.server_errors import CONNECT_ERRORS, ServerConnectionError
+from conquiet import BacklogStats, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
 from conquiet.mq import Message, Producer, Topic, TopicError, Topics
 from conquiet.queue import AsyncClient, Client, open_async_client, open_client, peek_backlog
 from conquiet.queue.backlog import COUNT_LIMIT
@@ -68,7 +67,7 @@ class RedisStreamsHook(BaseHook):
 
         Raises:
             ConnectionFieldError: the connection names no server, or files that are not on this machine.
-            NoConnectionError: the server does not answer, or does not let the client in.
+            ServerConnectionError: the server does not answer, or does not let the client in.
         """
         if self._client is None:
             self.server.check_files()
@@ -79,7 +78,7 @@ class RedisStreamsHook(BaseHook):
                     pool = client.connection_pool
                     pool.release(pool.get_connection())
             except CONNECT_ERRORS as error:
-                raise NoConnectionError(self.server, reason_of(error, self.server)) from error
+                raise ServerConnectionError(self.server, error) from error
             self._client = client
         return self._client
 
@@ -220,38 +219,7 @@ class RedisStreamsHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Connect to the server, and to the database if there is one, and describe both."""
-        try:
-            server = self.server
-            info = self._server_info(self.get_conn())
-        except (ConnectionFieldError, NoConnectionError) as error:
-            return False, str(error)
-        except (ValueError, AirflowNotFoundException, *CONNECT_ERRORS) as error:
-            return (
-                False,
-                f"connection {self.redis_streams_conn_id!r}: {type(error).__name__}: {mask(str(error))}",
-            )
-        tls = " by TLS" if server.tls else ""
-        if dict(server.options).get("ssl_cert_reqs") == "none" and server.tls:
-            tls += ", its certificate is not checked"
-        found = f"{info} ({server.mode}) answers at {server.shown}{tls}"
-        try:
-            if self.database_url is None:
-                return True, f"{found}. No application database: tasks that drain need db_conn_id"
-            with self.engine() as engine:
-                url = make_url(engine.url).render_as_string(hide_password=True)
-                return True, f"{found}. The database {url} answers"
-        except (DbError, ValueError, AirflowNotFoundException) as error:
-            return False, f"{found}, but {error}"
-
-    def _server_info(self, client: Client) -> str:
-        try:
-            info: Any = client.info("server")
-        except NoPermissionError:
-            return "A server that shows its version to others only"
-        # A cluster client answers for each node, or for one, as its version likes.
-        node = info if "redis_version" in info else next(iter(info.values()))
-        name = "Valkey" if "valkey_version" in node else "Redis"
-        return f"{name} {node.get('valkey_version') or node['redis_version']}"
+        return try_connection(self)
 
     def asset_uri(self, stream: str) -> str:
         """The asset URI of a stream or topic on this server."""

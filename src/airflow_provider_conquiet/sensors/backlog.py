@@ -7,7 +7,8 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider_conquiet.arguments import failing_at_once, stream_or_topic
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook

@@ -18,6 +18,7 @@ from airflow_provider_conquiet.sensors.drain_counts import DrainCounts
 from airflow_provider_conquiet.task_try import TaskTry
 from conquiet import DbSession, Inbox, QueueMessage
 from conquiet.consume import Handler
+from conquiet.consume.batch_handler import BatchHandler
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,6 +57,8 @@ class DrainSensor(HandlingOperator, BaseSensorOperator):
             with failing_at_once():
                 wanted = number("count", self.count, int)
                 handler = self.loaded_handler(context)
+                if isinstance(handler, BatchHandler):
+                    raise TypeError(f"{self.handler!r} handles batches, and this sensor counts each message")
                 drain = self.task_drain(hook, task_try)
 
             def handle_and_count(msg: QueueMessage, session: DbSession) -> Any:

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic
 
-from conquiet.consume.attempt import Attempt, Attempts
+from conquiet.consume.attempt import Attempts
 from conquiet.consume.channel import Channel, Handling, M
+from conquiet.consume.conclusions import Conclusions
 from conquiet.consume.decisions import Decisions
 from conquiet.consume.gate import Gate
 from conquiet.consume.handlers import OwnThread, Threads
 from conquiet.consume.limits import DrainLimits
+from conquiet.consume.loop_state import LoopState
 from conquiet.consume.order import order_of
-from conquiet.consume.outcome import Settlement
 from conquiet.consume.queued import Queued
+from conquiet.consume.reads import Reads
 from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.spans import Spans
 from conquiet.consume.tally import Tally
 from conquiet.consume.unsettled import Unsettled
-from conquiet.errors import ConquietError, DatabaseUnavailableError, text_of
-from conquiet.logs import MessageLog, naming_messages_of
-from conquiet.masking import mask
-from conquiet.queue.batch_size import BatchSize
-
-_log = MessageLog(logging.getLogger(__name__))
-
-#: How long the loop waits before it looks again, and for new messages while others are in handlers.
-_MOMENT_S = 0.02
-
-_WHAT_FOLLOWS = {
-    "leave": "stays pending",
-    "retry": "will be retried",
-    "requeue": "will be retried as a copy",
-    "dead_letter": "becomes a dead letter",
-    "hand_back": "will be tried again as the same attempt",
-}
+from conquiet.errors import ConquietError, text_of
+from conquiet.logs import naming_messages_of
 
 
 class DrainLoop(Generic[M]):
@@ -56,26 +41,29 @@ class DrainLoop(Generic[M]):
         self._handling = handling
         self._limits = limits
         self._gate = gate or Gate()
-        #: Whether others wait for a connection of the database, too.
-        self._is_consumer = gate is not None
-        self._spans = Spans(channel.where, channel.stream)
-        # The size of a transaction is the user's choice.
-        adapts = channel.is_shared and not handling.takes_batches
-        self._sizes = BatchSize(limits.batch_size, adapts=adapts)
-        self._tally = Tally(limits, keeps_failures=gate is None)
-        self._unsettled = Unsettled(channel, self._spans, self._tally)
+        self._spans = spans = Spans(channel.where, channel.stream)
+        self._tally = tally = Tally(limits, keeps_failures=gate is None)
+        self._unsettled = unsettled = Unsettled(channel, spans, tally)
         order, self._is_concurrent = order_of(limits, channel), limits.concurrency > 1
-        self._decisions = Decisions(channel, handling, self._spans, is_concurrent=self._is_concurrent)
-        self._queued = Queued(channel, self._unsettled, order, self._decisions.alone)
-        self.attempts = Attempts(channel, handling, self._spans, self._gate)
+        self._decisions = Decisions(channel, handling, spans, is_concurrent=self._is_concurrent)
+        self._queued = Queued(channel, unsettled, order, self._decisions.alone)
+        self.attempts = Attempts(channel, handling, spans, self._gate)
         self._handlers: OwnThread[M] | Threads[M] = OwnThread(self.attempts)
         if self._is_concurrent:
             self._handlers = Threads(limits.concurrency, order, self._attempts_of_another_thread)
+        state = LoopState(
+            channel=channel,
+            handling=handling,
+            limits=limits,
+            spans=spans,
+            tally=tally,
+            unsettled=unsettled,
+            decisions=self._decisions,
+            queued=self._queued,
+        )
+        self._conclusions = Conclusions(state, self._handlers)
+        self._reads = Reads(state, self._conclusions, is_consumer=gate is not None)
         self._is_stopping = False
-        #: Whether the last read brought less than was asked for: the next one may wait.
-        self._may_wait = True
-        #: Whether nothing more will come.
-        self._is_exhausted = False
 
     def stop(self) -> None:
         """Finish what is in handlers, hand back the rest, and end; callable from anywhere."""
@@ -98,7 +86,7 @@ class DrainLoop(Generic[M]):
         try:
             with naming_messages_of(self.attempts):
                 stopped_by = self._work()
-                if (failed := self._wait_for_handlers()) is not None:
+                if (failed := self._conclusions.wait_for_all()) is not None:
                     raise failed  # noqa: TRY301 -- as any error that ends the loop
                 if stopped_by != "stop":
                     self._decisions.aside.raise_first()
@@ -136,7 +124,7 @@ class DrainLoop(Generic[M]):
                 continue
             if not queued and self._decisions.aside.messages:
                 queued.extend(self._decisions.take_due())
-            size = self._sizes.next
+            size = self._reads.sizes.next
             read = len(queued) or self._read(size)
             if read is None:
                 return "idle"
@@ -147,7 +135,7 @@ class DrainLoop(Generic[M]):
                 if self._unsettled.are_overdue:
                     self._unsettled.settle()
             if read == size:
-                self._sizes.took(time.monotonic() - begun)
+                self._reads.sizes.took(time.monotonic() - begun)
         return reason
 
     def _reason_to_stop(self) -> StopReason | None:
@@ -159,7 +147,7 @@ class DrainLoop(Generic[M]):
         if not self._gate.is_paused and (not database.is_on or database.is_time_to_try()):
             return False
         self._give_way()
-        self._wait_for_ended()
+        self._conclusions.wait()
         return True
 
     def _give_way(self) -> None:
@@ -173,15 +161,15 @@ class DrainLoop(Generic[M]):
     def _enter(self) -> bool:
         """Whether the next message may begin now; if not, some have ended or a moment is over."""
         if self._is_concurrent:
-            self._conclude_ended()
+            self._conclusions.of_ended()
             if not self._may_begin_beside(self._handlers.count):
-                self._wait_for_ended()
+                self._conclusions.wait()
                 return False
         if not self._gate.has_limit or self._gate.enter_at_once():
             return True
         if self._handlers.count:
             # Those would be waited for in vain.
-            self._wait_for_ended()
+            self._conclusions.wait()
             return False
         return self._gate.enter(self._should_not_begin, self._give_way)
 
@@ -196,41 +184,17 @@ class DrainLoop(Generic[M]):
         )
 
     def _read(self, size: int) -> int | None:
-        """Settle, read up to `size` messages, and return how many entries came; `None` at the end."""
+        in_handlers = 0
         if self._is_concurrent:
-            self._conclude_ended()
+            self._conclusions.of_ended()
             if self._queued.messages:
                 # Put back: a read that brings nothing would be the end of a drain.
                 return 0
-        in_handlers = len(self._handlers.ids)
-        size = self._tally.most_to_take(size, in_handlers)
-        if in_handlers and (size <= 0 or self._is_exhausted):
-            self._wait_for_ended()
-            return 0
-        self._handling.purge_inbox()
-        if self._may_wait or self._is_consumer:
-            # Not only before a wait: with fewer connections than threads, busy ones take turns.
-            self._handling.release()
-        if self._spans.are_on:
-            # Else the wait for new messages would be a part of the ack's span.
-            self._unsettled.settle()
-        started, started_ns = time.monotonic(), time.time_ns()
-        wait_ms = int(_MOMENT_S * 1000) if in_handlers else self._tally.longest_wait_ms(started)
-        batch = self._channel.read(self._unsettled.settlements, size, wait_ms)
-        self._unsettled.record(started_ns)
-        if batch is None:
-            self._is_exhausted = True
-            return 0 if in_handlers else None
-        # A handler may add messages: the wait for others begins when all have ended.
-        is_caught_up = self._channel.is_caught_up and not in_handlers
-        count = self._tally.read(batch, started, is_caught_up=is_caught_up)
-        self._may_wait = count < size
-        self._sizes.learn(batch)
-        self._spans.received(batch.messages, started_ns)
-        self._queued.messages.extend(batch.messages)
-        for entry in batch.malformed:
-            self._record_decision(self._channel.decide_malformed(entry), entry.delivery_count)
-        return count
+            in_handlers = len(self._handlers.ids)
+            if in_handlers and not self._reads.has_more(size, in_handlers):
+                self._conclusions.wait()
+                return 0
+        return self._reads.read(size, in_handlers)
 
     def _handle_next(self) -> None:
         """Begin the next message, or batch; in the loop's own thread it has ended then."""
@@ -240,7 +204,8 @@ class DrainLoop(Generic[M]):
             most = 1
             if self._handling.takes_batches:
                 most = self._tally.most_to_take(self._limits.batch_size, len(self._handlers.ids))
-            messages = self._without_given_up(self._queued.take(most, self._handlers.count))
+            messages = self._queued.take(most, self._handlers.count)
+            messages = self._conclusions.without_given_up(messages)
             if messages:
                 is_begun = True
                 self._handlers.begin(messages)
@@ -252,85 +217,7 @@ class DrainLoop(Generic[M]):
         finally:
             if not is_begun:
                 self._gate.leave()
-        self._conclude_ended()
-
-    def _without_given_up(self, messages: list[M]) -> list[M]:
-        """Those whose handlers are to run; after an error all that is undecided is queued again."""
-        queued, left = self._queued.messages, deque(messages)
-        kept: list[M] = []
-        try:
-            while left:
-                settlement = self._decisions.without_handler(left[0])
-                msg = left.popleft()
-                if settlement is None:
-                    kept.append(msg)
-                else:
-                    self._tally.taken += 1
-                    self._record_decision(settlement, msg.attempt)
-        except DatabaseUnavailableError as error:
-            self._decisions.put_back([*kept, *left], error, queued, time.monotonic())
-            return []
-        except BaseException:
-            queued.extendleft(reversed([*kept, *left]))
-            raise
-        return kept
-
-    def _conclude_ended(self, wait_s: float = 0) -> None:
-        """Decide what becomes of all that has ended, maybe after a wait for one."""
-        attempt = self._handlers.take_ended(wait_s)
-        while attempt is not None:
-            self._conclude(attempt)
-            attempt = self._handlers.take_ended() if self._is_concurrent else None
-
-    def _wait_for_ended(self) -> None:
-        """Wait for a moment, or until a handler has ended; what ended before is settled in time."""
-        self._conclude_ended(_MOMENT_S)
-        if self._unsettled.are_overdue:
-            self._unsettled.settle()
-
-    def _conclude(self, attempt: Attempt[M]) -> None:
-        queued = self._queued.messages
-        try:
-            settlements = self._decisions.decide(attempt)
-        except DatabaseUnavailableError as error:
-            self._decisions.put_back(attempt.messages, error, queued, attempt.since)
-            return
-        except Exception:
-            self._tally.left_pending(len(attempt.messages))
-            raise
-        except BaseException:
-            queued.extendleft(reversed(attempt.messages))
-            raise
-        if not settlements:
-            self._decisions.put_back_alone(attempt, queued)
-        for msg, settlement in zip(attempt.messages, settlements, strict=False):
-            self._tally.taken += 1
-            self._record_decision(settlement, msg.attempt)
-            if self._decisions.aside.messages and settlement.outcome == "handled":
-                self._decisions.aside.suspect(attempt.since)
-            if settlement.error is not None and self._limits.on_error == "raise":
-                raise settlement.error
-
-    def _record_decision(self, settlement: Settlement, attempt: int) -> None:
-        self._unsettled.add(settlement)
-        self._tally.decided(settlement)
-        if settlement.error is not None or settlement.kind == "dead_letter":
-            _log_failure(settlement, self._channel, attempt, self._spans)
-
-    def _wait_for_handlers(self) -> BaseException | None:
-        """Settle what ends in other threads, until none is in a handler; returns the first failure."""
-        self._handlers.end()
-        failed: BaseException | None = None
-        while self._handlers.is_busy:
-            attempt = self._handlers.take_ended(_MOMENT_S)
-            try:
-                if attempt is not None:
-                    self._conclude(attempt)
-                if failed is None and self._unsettled.are_overdue:
-                    self._unsettled.settle()
-            except BaseException as error:  # noqa: BLE001 -- returned when nothing runs any more
-                failed = failed or error
-        return failed
+        self._conclusions.of_ended()
 
     def _finish(self) -> None:
         try:
@@ -345,7 +232,7 @@ class DrainLoop(Generic[M]):
 
     def _finish_after(self, error: BaseException) -> None:
         notes = []
-        if (failed := self._wait_for_handlers()) is not None and failed is not error:
+        if (failed := self._conclusions.wait_for_all()) is not None and failed is not error:
             notes.append(f"and what was in another handler has failed, too: {text_of(failed)}")
         try:
             if self._channel.can_settle:
@@ -360,13 +247,3 @@ class DrainLoop(Generic[M]):
             for note in (*notes, f"drain report: {report.to_json()}"):
                 error.add_note(note)
             error.drain_report = report  # type: ignore[attr-defined]  # documented in `DrainLimits`
-
-
-def _log_failure(settlement: Settlement, channel: object, attempt: int, spans: Spans) -> None:
-    reason = f" ({mask(settlement.reason)})" if settlement.reason else ""
-    _log.warning(
-        "entry %s of %s failed at attempt %s and %s%s",
-        *(settlement.entry_id, channel, attempt, _WHAT_FOLLOWS[settlement.kind], reason),
-        exc_info=settlement.error,
-        extra=spans.log_fields(settlement.entry_id),
-    )

@@ -22,7 +22,7 @@ class SensorAttributes(dg.Model, dg.Resolvable):
     max_runs: int = 1
     minimum_interval_seconds: int = 30
     pause_after_failure_s: float = 60.0
-    stalled_after_s: float = 60.0
+    stalled_after_s: float = 120.0
     is_running: bool = Field(default=True, description="Whether it runs unless it is stopped in the UI.")
 
 
@@ -31,7 +31,7 @@ class TopicSensorAttributes(dg.Model, dg.Resolvable):
 
     minimum_interval_seconds: int = 30
     pause_after_failure_s: float = 60.0
-    stalled_after_s: float = 60.0
+    stalled_after_s: float = 120.0
     is_running: bool = Field(default=True, description="Whether it runs unless it is stopped in the UI.")
 
 

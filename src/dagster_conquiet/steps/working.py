@@ -12,6 +12,8 @@ from dagster_conquiet.steps.runs import last_sign_of_life
 
 #: A recovery lives in the group too, and takes no new messages.
 RECOVERY = "claim_stale__"
+#: A run that is being launched writes no events until its process is up, as in a new container.
+_LAUNCH_S = 300.0
 _PARTITION = "dagster/partition"
 _RANGE_START = "dagster/asset_partition_range_start"
 
@@ -54,7 +56,9 @@ def who_works(
         silent_s = time.time() - last_sign_of_life(instance, record)
         if any(name.partition(".")[0] == run.run_id for name in drains):
             reasons[run.run_id] = f"run {run.run_id} drains {what}"
-        elif run.status == DagsterRunStatus.QUEUED or silent_s < stalled_after_s:
+        elif run.status == DagsterRunStatus.QUEUED or silent_s < (
+            max(_LAUNCH_S, stalled_after_s) if run.status == DagsterRunStatus.STARTING else stalled_after_s
+        ):
             status = run.status.value.lower()
             reasons[run.run_id] = f"run {run.run_id} of {run.job_name!r} is in progress ({status})"
         else:
