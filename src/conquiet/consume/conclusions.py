@@ -72,7 +72,8 @@ class Conclusions(Generic[M]):
 
     def without_given_up(self, messages: Sequence[M]) -> list[M]:
         """Those whose handlers are to run; after an error all that is undecided is queued again."""
-        left, kept = deque(messages), list[M]()
+        left = deque(messages)
+        kept: list[M] = []
         try:
             while left:
                 settlement = self._decisions.without_handler(left[0])
