@@ -34,6 +34,9 @@ class ByteBudget:
             self._keep(channel, in_handlers)
             used = sum(self._kept.values())
             granted = min(self._most, max(self._most // 4, self._largest or self._most))
+            if used <= self._most // 4:
+                # Little is in memory, as of a handler that takes hours: nobody waits for its end.
+                granted = min(granted, self._most - used)
             is_next = next(iter(self._waiting), channel) is channel
             if not is_next or (used and used + granted > self._most):
                 self._waiting.setdefault(channel)
