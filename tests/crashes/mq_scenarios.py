@@ -102,12 +102,29 @@ def one_key_that_waits(site: MqSite) -> None:
     site.send(2, key="b")
 
 
+def one_key_whose_head_is_settled_by_hand(site: MqSite) -> None:
+    """Of key a the first message waits for its retry, until it is settled by hand; others are behind it."""
+    site.send(1, 2, key="a")
+    read = _read_by_the_dead(site, 2)
+    _wait_for_retry(site, read[0].id, delay_ms=HOUR_MS + HOUR_MS // 2)
+    site.send(1, key="b", frees=read[0].id)
+    site.send(3, key="a")
+
+
 def one_key_that_is_due(site: MqSite) -> None:
     """As above, but the retry is due: all of it is finished before the worker stops."""
     site.send(1, 2, key="a")
     site.send(1, key="b")
     _wait_for_retry(site, _read_by_the_dead(site, 3)[0].id, delay_ms=0)
     site.send(3, key="a")
+
+
+def more_than_one_read_may_bring(site: MqSite) -> None:
+    """Small and large messages of two keys, one of which fails once: content of some is loaded later."""
+    site.send(1, key="a", fails=1, text="x" * 100)
+    site.send(1, key="b", text="x" * 2_000)
+    site.send(2, 3, key="a", text="x" * 2_000)
+    site.send(2, key="b")
 
 
 def one_that_stops_the_worker(site: MqSite) -> None:
@@ -160,12 +177,26 @@ def drain_all(site: MqSite) -> None:
     drain_topic(site.topic, GROUP, site.handle, site.engine, limits, **how)
 
 
+def drain_at_once(site: MqSite) -> None:
+    """As `drain_all`, with three messages in handlers, in strict order and with little room."""
+    config = ConsumerConfig(
+        consumer_name="worker-1",
+        retry=POLICY,
+        ordering="strict",
+        block_ms=1,
+        lease_ttl_ms=HOUR_MS // 2,
+        max_bytes=1_500,
+    )
+    how: dict[str, Any] = {"inbox": site.inbox, "config": config, "until": "empty"}
+    drain_topic(site.topic, GROUP, site.handle, site.engine, DrainLimits(idle_ms=1, concurrency=3), **how)
+
+
 def replay_all(site: MqSite) -> None:
     """`DeadLetters.replay_all`; a second call replays what the first one did not."""
     DeadLetters(site.topic).replay_all()
 
 
-def work(rounds: int, **how: str) -> Callable[[MqSite], None]:
+def work(rounds: int, **how: Any) -> Callable[[MqSite], None]:
     """Some rounds of a worker's loop."""
     return lambda site: site.work_rounds(rounds, **how)
 
@@ -199,6 +230,18 @@ MQ_SCENARIOS = {
         prepare=one_that_fails_once,
         run=work(5, ordering="strict"),
         sent=names("a", 1, 2, 3) | names("b", 1),
+        is_strict=True,
+    ),
+    "mq_unloaded": MqScenario(
+        prepare=more_than_one_read_may_bring,
+        run=work(8, ordering="strict", max_bytes=1_500),
+        sent=names("a", 1, 2, 3) | names("b", 1, 2),
+        is_strict=True,
+    ),
+    "mq_concurrent": MqScenario(
+        prepare=more_than_one_read_may_bring,
+        run=drain_at_once,
+        sent=names("a", 1, 2, 3) | names("b", 1, 2),
         is_strict=True,
     ),
     "mq_requeue": MqScenario(
@@ -251,6 +294,13 @@ MQ_SCENARIOS = {
         prepare=one_key_that_waits,
         run=work(3, ordering="strict"),
         sent=names("a", 1, 2, 3) | names("b", 1, 2),
+        is_strict=True,
+    ),
+    "mq_gone_head": MqScenario(
+        prepare=one_key_whose_head_is_settled_by_hand,
+        run=work(12, ordering="strict", claim_idle_ms=4),
+        # Whether the first one is handled, is the hand's doing.
+        sent=names("a", 2, 3) | names("b", 1),
         is_strict=True,
     ),
     "mq_take_over_due_key": MqScenario(

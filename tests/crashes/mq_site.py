@@ -16,10 +16,12 @@ from conquiet.consume.outcome import Settlement
 from conquiet.errors import QueueError
 from conquiet.mq import ConsumerConfig, DeadLetter, MqMessage, Producer, RetryPolicy, Topics
 from conquiet.mq.own.channel import PartitionChannel
+from conquiet.mq.own.config import DEFAULT_MAX_BYTES
 from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.own.partition import Batch, LeasedPartition
 from conquiet.mq.scripts import move_due
 from conquiet.queue import open_client
+from conquiet.queue.config import CLAIM_IDLE_MS
 from conquiet.queue.ends import EndWatch
 from tests.crashes.site import INBOX, Address, engine_at
 from tests.services import Client
@@ -100,11 +102,22 @@ class MqSite:
         session.execute(insert(effects), row)
         if msg.payload.get("stops") and self.clock is None:
             self.worker.stop()
+        if msg.payload.get("frees") and self.clock is None:
+            self.settle_by_hand(msg.payload["frees"])
         if msg.attempt <= msg.payload.get("fails", 0):
             raise PlannedError
         if msg.payload.get("dies") and msg.envelope.replayed_from is None:
             return DeadLetter("planned")
         return None
+
+    def settle_by_hand(self, entry_id: str) -> None:
+        """As an administrator does with a message that waits for its retry."""
+        keys = self.topic.keys
+        with self.client.pipeline() as pipeline:
+            pipeline.xack(keys.stream(0), GROUP, entry_id)
+            pipeline.zrem(keys.waiting(GROUP, 0), entry_id)
+            pipeline.hdel(keys.failures(GROUP, 0), entry_id)
+            pipeline.execute()
 
     def acquire(self, owner: str, partition: int = 0, *, clock: Clock | None = None) -> LeasedPartition:
         """Own a partition, as of another time if a clock is given."""
@@ -124,11 +137,19 @@ class MqSite:
         is_last_round: Callable[[], bool],
         mode: Literal["in_place", "requeue"] = "in_place",
         ordering: Literal["default", "strict"] = "default",
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        claim_idle_ms: int = CLAIM_IDLE_MS,
     ) -> None:
         """Do what the consumer's thread of one partition does, without the threads."""
         leased = self.acquire(owner, partition)
         config = ConsumerConfig(
-            consumer_name=owner, retry=POLICY, retry_mode=mode, ordering=ordering, block_ms=1
+            consumer_name=owner,
+            retry=POLICY,
+            retry_mode=mode,
+            ordering=ordering,
+            block_ms=1,
+            max_bytes=max_bytes,
+            claim_idle_ms=claim_idle_ms,
         )
         channel = Rounds(leased, config, EndWatch(leased.topic.client))
         channel.is_last = is_last_round

@@ -51,6 +51,19 @@ def test_no_crash_point_changes_the_order_of_a_key_with_strict_ordering(explore:
     assert_kept(exploration, points=30, has_redelivered=True)
 
 
+def test_no_crash_point_loses_a_message_whose_content_is_loaded_later(explore: Explore):
+    exploration = explore("mq_unloaded")
+
+    assert_kept(exploration, points=30, has_redelivered=True)
+    assert "redis XRANGE sent" in exploration.points
+
+
+def test_no_crash_point_with_several_messages_in_handlers_changes_the_order_of_a_key(explore: Explore):
+    exploration = explore("mq_concurrent")
+
+    assert_kept(exploration, points=30, has_redelivered=True)
+
+
 def test_no_crash_point_of_a_requeued_retry_loses_the_message_or_adds_two_copies(explore: Explore):
     exploration = explore("mq_requeue")
 
@@ -112,12 +125,21 @@ def test_no_crash_point_of_a_take_over_changes_the_order_of_a_key_that_waits(exp
     assert_kept(exploration, points=15, has_redelivered=True)
 
 
+def test_no_crash_point_loses_what_waits_behind_a_message_that_was_settled_by_hand(explore: Explore):
+    exploration = explore("mq_gone_head")
+
+    assert_kept(exploration, points=15, has_redelivered=True)
+    # Also what was behind it, in the life of the same consumer.
+    assert exploration.points.count("sql COMMIT") == 4
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
         "mq_send",
         "mq_consume",
         "mq_retry_strict",
+        "mq_unloaded",
         "mq_dead_letter",
         "mq_take_over",
         "mq_replay",

@@ -80,6 +80,18 @@ def test_a_message_larger_than_the_budget_is_read_when_nothing_else_is_in_memory
     assert not budget.ask("b")
 
 
+def test_after_a_huge_message_nobody_waits_for_the_end_of_a_handler_with_a_small_one():
+    budget = knowing(ByteBudget(16 * MB), 100 * MB)
+    assert budget.ask("slow")
+    budget.tell("slow", [1_000])
+
+    assert budget.ask("a")
+    # One at a time, since the next may be huge too.
+    assert not budget.ask("b")
+    budget.tell("a", [])
+    assert budget.ask("b")
+
+
 def test_after_a_lack_of_memory_there_is_less_down_to_one_message_at_a_time():
     budget = knowing(ByteBudget(16 * MB), 100)
     assert budget.ask("a")

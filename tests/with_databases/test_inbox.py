@@ -17,9 +17,10 @@ from conquiet import (
     QueueConsumer,
     QueueMessage,
     RedisStreamsQueue,
+    batch_handler,
     drain,
 )
-from tests.with_databases.conftest import OpenQueue
+from tests.with_databases.conftest import OpenQueue, only_on
 from tests.with_databases.consuming import ConsumeOne, in_session, pending, redeliver
 from tests.with_databases.tables import notes, write, write_id
 
@@ -346,3 +347,33 @@ def test_a_purge_that_fails_is_logged_and_fails_no_message(
 def test_an_inbox_refuses_to_keep_nothing(keep_for: Any):
     with pytest.raises(ValueError, match="keep_for must be a timedelta above 0"):
         Inbox(keep_for=keep_for)
+
+
+@pytest.fixture
+def tenant(db):
+    """An engine whose tables are in a schema of their own, which SQLAlchemy adds to every statement."""
+    with db.begin() as connection:
+        connection.execute(text("CREATE SCHEMA tenant_a"))
+    try:
+        yield db.execution_options(schema_translate_map={None: "tenant_a"})
+    finally:
+        with db.begin() as connection:
+            cascade = " CASCADE" if db.dialect.name == "postgresql" else ""
+            connection.execute(text(f"DROP SCHEMA tenant_a{cascade}"))
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@only_on("postgres", "mariadb")
+def test_the_inbox_is_in_the_schema_that_the_engine_says(valkey_queue, tenant, is_batch):
+    inbox, limits, seen = Inbox(table="inbox_of_a_tenant"), DrainLimits(idle_ms=50), []
+    valkey_queue.enqueue_many([{"n": n} for n in range(3)])
+    batch = batch_handler(lambda messages, _session: seen.extend(messages))
+    handler = batch if is_batch else lambda msg, _session: seen.append(msg)
+    drain(valkey_queue, handler, tenant, limits, inbox=inbox)
+    redeliver(valkey_queue)
+
+    report = drain(valkey_queue, handler, tenant, limits, inbox=inbox)
+
+    assert (report.skipped, len(seen)) == (3, 3)
+    with tenant.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM tenant_a.inbox_of_a_tenant")) == 3

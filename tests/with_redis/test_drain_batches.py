@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from sqlalchemy import insert
@@ -21,6 +22,8 @@ from conquiet import (
 from conquiet.consume import load_handler, reference_to
 from conquiet.queue.message import entry_id_order
 from tests.conftest import effects
+from tests.eventually import HANG_S, eventually
+from tests.reports import report_of
 from tests.with_redis.test_drain import effect_ids, pending
 
 
@@ -212,3 +215,64 @@ def test_a_consumer_of_single_messages_refuses_a_batch_handler(make_queue, engin
 def test_a_batch_handler_that_cannot_be_called_with_a_session_is_refused(make_queue, engine):
     with pytest.raises(TypeError, match="session"):
         drain(make_queue(), batch_handler(lambda messages: None), engine)
+
+
+def test_the_last_message_of_a_failed_batch_is_alone_too(make_queue, engine, client, stream):
+    queue, has_begun = make_queue(), threading.Event()
+    last = queue.enqueue_many([{"n": n} for n in range(9)])[-1].encode()
+
+    class Failing(Loading):
+        def __call__(self, messages, session):
+            if messages[0].payload["n"] == 3:
+                has_begun.set()
+            elif len(messages) == 3 and messages[0].payload["n"] == 0:
+                has_begun.wait(HANG_S)
+                # The third batch is queued when the first one fails.
+                eventually(lambda: client.xinfo_groups(stream)[0]["last-delivered-id"] == last)
+            return super().__call__(messages, session)
+
+    loading = Failing(2)
+    with pytest.raises(DrainError) as raised:
+        drain_batches(queue, loading, engine, batch_size=3, concurrency=2, order_by=False)
+
+    assert (raised.value.report.handled, raised.value.report.failed) == (8, 1)
+    assert [numbers for numbers in loading.batches if 2 in numbers] == [[0, 1, 2], [2]]
+
+
+class InterruptedInbox(Inbox):
+    """Ctrl-C while the database is asked whether a message was handled."""
+
+    def has(self, session, msg) -> bool:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_the_inbox_is_asked_hands_the_whole_batch_back(make_queue, engine):
+    queue = make_queue()
+    queue.enqueue_many([{"n": n} for n in range(5)])
+    queue.read(50, count=5)
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        drain_batches(queue, Loading(), engine, inbox=InterruptedInbox(), max_deliveries=1)
+
+    report = report_of(raised.value)
+    assert report.read == report.handed_back == 1
+    assert drain_batches(make_queue("worker-2"), Loading(), engine).handled == 5
+
+
+def test_a_drain_is_not_idle_while_a_failed_batch_is_to_be_handled_again(make_queue, engine, client, stream):
+    queue = make_queue()
+    last = queue.enqueue_many([{"n": n} for n in range(6)])[-1].encode()
+
+    class Failing(Loading):
+        def __call__(self, messages, session):
+            if len(messages) == 3 and messages[0].payload["n"] == 0:
+                # The loop has nothing more to do than to read.
+                eventually(lambda: client.xinfo_groups(stream)[0]["last-delivered-id"] == last)
+                time.sleep(0.05)
+            return super().__call__(messages, session)
+
+    with pytest.raises(DrainError) as raised:
+        drain_batches(queue, Failing(2), engine, batch_size=3, concurrency=2, order_by=False)
+
+    report = raised.value.report
+    assert (report.handled, report.failed, report.handed_back) == (5, 1, 0)

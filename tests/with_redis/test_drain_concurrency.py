@@ -12,6 +12,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 
 import pytest
+from sqlalchemy import event
 
 from conquiet import DrainError, DrainLimits, Inbox, drain, drain_stale
 from conquiet.logs import MessageFilter
@@ -345,3 +346,44 @@ def test_log_lines_of_a_handler_name_its_own_message(make_queue, engine, caplog)
     lines = [record for record in caplog.records if record.name == "app"]
     assert len(lines) == 4
     assert [f"handling {record.message_id}" for record in lines] == [record.message for record in lines]
+
+
+def test_a_message_whose_key_cannot_be_one_fails_alone(make_queue, engine):
+    queue = make_queue()
+    ids = queue.enqueue_many([{"n": n, "customer": [n] if n == 3 else n % 2} for n in range(20)])
+
+    with pytest.raises(DrainError) as raised:
+        drain(queue, write_effect, engine, unordered(order_by=lambda msg: msg.payload["customer"]))
+
+    assert [failure.id for failure in raised.value.failures] == [ids[3]]
+    assert in_order(effect_ids(engine)) == [*ids[:3], *ids[4:]]
+
+
+def test_threads_go_on_although_their_connections_cannot_be_given_back(make_queue, engine, caplog):
+    queue, crowd = make_queue(), Crowd(2)
+    queue.enqueue_many([{"n": 0}, {"n": 1}])
+
+    @event.listens_for(engine, "checkin")
+    def fail(*_):
+        if threading.current_thread().name.startswith("conquiet-handler"):
+            raise RuntimeError("the pool's listener fails")
+
+    def handler(msg, session):
+        with crowd.entered(waits=msg.payload["n"] < 2):
+            write_effect(msg, session)
+
+    def send_more():
+        eventually(lambda: "the pool's listener fails" in caplog.text)
+        queue.enqueue_many([{"n": n} for n in range(2, 6)])
+
+    sender = threading.Thread(target=send_more)
+    sender.start()
+    stops = unordered(concurrency=2, max_messages=6, idle_ms=None)
+    drained = threading.Thread(
+        target=drain, args=(make_queue("worker-2"), handler, engine, stops), daemon=True
+    )
+    drained.start()
+
+    eventually(lambda: len(effect_ids(engine)) == 6)
+    drained.join(HANG_S)
+    sender.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,10 +16,13 @@ from conquiet.consume.outcome import Ack, DeadLetter, Outcome
 from conquiet.consume.spans import Spans
 from conquiet.db import is_connection_lost, is_refused
 from conquiet.errors import CommitUnknownError, DatabaseUnavailableError
+from conquiet.logs import MessageLog
 from conquiet.tracing import active_traces
 
 if TYPE_CHECKING:
     from conquiet.tracing.traces import Processing
+
+_log = MessageLog(logging.getLogger(__name__))
 
 
 # Not frozen, as one is made for every message: that would double what it costs.
@@ -89,8 +93,11 @@ class Attempts(Generic[M]):
         return attempt
 
     def release(self) -> None:
-        """As `Handling.release`."""
-        self._handling.release()
+        """As `Handling.release`; a thread goes on, with another connection, if that fails."""
+        try:
+            self._handling.release()
+        except Exception:  # noqa: BLE001 -- the log has it
+            _log.exception("a connection could not be given back, as by a listener of its pool")
 
     def leave_gate(self) -> None:
         """Leave the gate for a message whose handler does not run."""

@@ -9,7 +9,8 @@ from conquiet.queue.batch_size import BATCH_BYTES
 
 
 class ByteBudget:
-    """A channel asks before each read, and tells what came; what it had before counts no longer.
+    """A channel asks before each read, and tells what came; what it had before counts no longer, but
+    for what is in handlers.
 
     Thread-safe. Those that must wait are served in turn. A read that is alone may bring any message, also one
     that is larger than the whole budget: else it would never be handled.
@@ -24,29 +25,33 @@ class ByteBudget:
         #: Of the largest message lately; until the first one has come, reads take turns.
         self._largest: int | None = None
 
-    def ask(self, channel: object) -> int:
-        """How many bytes a read may bring; 0: it must wait, and ask again until it gets them or `leave`s."""
+    def ask(self, channel: object, in_handlers: int = 0) -> int:
+        """How many bytes a read may bring beside what is in handlers.
+
+        0: it must wait, and ask again until it gets them, or waits no longer.
+        """
         with self._lock:
-            self._kept.pop(channel, None)
+            self._keep(channel, in_handlers)
             used = sum(self._kept.values())
             granted = min(self._most, max(self._most // 4, self._largest or self._most))
+            if used <= self._most // 4:
+                # Little is in memory, as of a handler that takes hours: nobody waits for its end.
+                granted = min(granted, self._most - used)
             is_next = next(iter(self._waiting), channel) is channel
             if not is_next or (used and used + granted > self._most):
                 self._waiting.setdefault(channel)
                 return 0
             self._waiting.pop(channel, None)
-            self._kept[channel] = granted
+            self._keep(channel, in_handlers + granted)
             return min(BATCH_BYTES, granted)
 
-    def tell(self, channel: object, sizes: Sequence[int]) -> None:
+    def tell(self, channel: object, sizes: Sequence[int], in_handlers: int = 0) -> None:
         """A read has brought messages of these sizes; they count until its next one."""
         with self._lock:
             if sizes:
                 # A large one is remembered for some batches: others may follow.
                 self._largest = max(*sizes, (self._largest or 0) // 2, 1)
-                self._kept[channel] = sum(sizes)
-            else:
-                self._kept.pop(channel, None)
+            self._keep(channel, in_handlers + sum(sizes))
 
     def shrink(self) -> int:
         """The process had too little memory: less from now on, in the end one message at a time; how much."""
@@ -54,8 +59,19 @@ class ByteBudget:
             self._most = max(1, self._most // 2)
             return self._most
 
+    def wait_no_longer(self, channel: object) -> None:
+        """The channel asks no more for now: others need not wait for its turn."""
+        with self._lock:
+            self._waiting.pop(channel, None)
+
     def leave(self, channel: object) -> None:
         """The channel reads no more for now, and has nothing in memory."""
         with self._lock:
             self._kept.pop(channel, None)
             self._waiting.pop(channel, None)
+
+    def _keep(self, channel: object, size: int) -> None:
+        if size:
+            self._kept[channel] = size
+        else:
+            self._kept.pop(channel, None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from collections.abc import Sequence
 from typing import Generic
 
 from conquiet.consume.attempt import Attempt
@@ -68,17 +70,26 @@ class Conclusions(Generic[M]):
                 failed = failed or error
         return failed
 
-    def is_given_up(self, msg: M) -> bool:
-        """Whether the message's handler must not run now; then it is decided, or queued again."""
+    def without_given_up(self, messages: Sequence[M]) -> list[M]:
+        """Those whose handlers are to run; after an error all that is undecided is queued again."""
+        left = deque(messages)
+        kept: list[M] = []
         try:
-            settlement = self._decisions.without_handler(msg)
+            while left:
+                settlement = self._decisions.without_handler(left[0])
+                msg = left.popleft()
+                if settlement is None:
+                    kept.append(msg)
+                else:
+                    self._tally.taken += 1
+                    self.record(settlement, msg.attempt)
         except DatabaseUnavailableError as error:
-            self._decisions.put_back([msg], error, self._queued, time.monotonic())
-            return True
-        if settlement is not None:
-            self._tally.taken += 1
-            self.record(settlement, msg.attempt)
-        return settlement is not None
+            self._decisions.put_back([*kept, *left], error, self._queued, time.monotonic())
+            return []
+        except BaseException:
+            self._queued.extendleft(reversed([*kept, *left]))
+            raise
+        return kept
 
     def record(self, settlement: Settlement, attempt: int) -> None:
         """Count, log and settle with the next call what becomes of one message."""

@@ -187,6 +187,9 @@ class DrainLoop(Generic[M]):
         in_handlers = 0
         if self._is_concurrent:
             self._conclusions.of_ended()
+            if self._queued.messages:
+                # Put back: a read that brings nothing would be the end of a drain.
+                return 0
             in_handlers = len(self._handlers.ids)
             if in_handlers and not self._reads.has_more(size, in_handlers):
                 self._conclusions.wait()
@@ -202,7 +205,7 @@ class DrainLoop(Generic[M]):
             if self._handling.takes_batches:
                 most = self._tally.most_to_take(self._limits.batch_size, len(self._handlers.ids))
             messages = self._queued.take(most, self._handlers.count)
-            messages = [msg for msg in messages if not self._conclusions.is_given_up(msg)]
+            messages = self._conclusions.without_given_up(messages)
             if messages:
                 is_begun = True
                 self._handlers.begin(messages)

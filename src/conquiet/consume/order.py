@@ -41,6 +41,8 @@ class Order(Generic[M]):
         """Have their keys wait for their end; raises what the user's function raises."""
         if self._key_of is not None:
             keys = {msg.id: self._key_of(msg) for msg in messages}
+            # What cannot be a key raises here, and not when it is compared with others.
+            set(keys.values())
             self._keys |= {entry_id: key for entry_id, key in keys.items() if key is not None}
 
     def end(self, messages: Sequence[M]) -> None:

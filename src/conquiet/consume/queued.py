@@ -33,7 +33,7 @@ class Queued(Generic[M]):
         begins: list[Settlement] = []
         try:
             while self.messages and len(taken) < most:
-                if taken and not self.bring_forward(len(taken)):
+                if taken and (taken[0].id in self._alone or not self.bring_forward(len(taken))):
                     break
                 msg = self._channel.next_message(self.messages)
                 if msg is None:

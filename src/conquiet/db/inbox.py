@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, Text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from conquiet.arguments import check_positive_int
-from conquiet.db.driver_statement import DriverStatement
+from conquiet.db.driver_statement import DriverStatement, has_other_schema
 from conquiet.db.insert_new import insert_new
 from conquiet.db.lock_timeout import insert_within, insert_within_on_mariadb, lock_timeout
 from conquiet.db.outage_codes import is_lock_timeout
@@ -102,6 +102,7 @@ class Inbox:
         """
         delivery = os.urandom(16).hex()
         connection = session.connection
+        is_mariadb = getattr(connection.dialect, "is_mariadb", False)
         row: dict[str, Any] = {
             "message_key": self._key(msg),
             "namespace": self.namespace,
@@ -116,9 +117,9 @@ class Inbox:
                 # Without a lock timeout it would wait for ever for a worker that is frozen.
                 row["lock_timeout"] = f"{self.lock_timeout_s}s"
                 self._insert_within.execute(connection, row)
-            elif getattr(connection.dialect, "is_mariadb", False):
+            elif is_mariadb and not has_other_schema(connection):
                 self._insert_on_mariadb.execute(connection, row)
-            elif msg.attempt > 1:
+            elif is_mariadb or msg.attempt > 1:
                 with lock_timeout(session, self.lock_timeout_s):
                     self._insert.execute(connection, row)
             else:

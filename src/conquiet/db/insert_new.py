@@ -19,7 +19,7 @@ def insert_new(session: DbSession, table: Table, rows: Sequence[Mapping[str, Any
     """
     dialect = session.connection.dialect
     key = next(iter(table.primary_key))
-    if dialect.name in ("postgresql", "sqlite") and dialect.insert_returning:
+    if dialect.name in ("postgresql", "sqlite") and dialect.insert_executemany_returning:
         return set(session.execute(_insert_returning(table, dialect.name), rows).scalars())
     keys = [row[key.name] for row in rows]
     if dialect.name in ("mysql", "mariadb"):

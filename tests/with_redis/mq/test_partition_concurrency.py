@@ -178,3 +178,44 @@ def test_with_strict_ordering_a_failed_batch_parks_what_comes_after_its_poison_m
 
     assert (report.handled, report.retried) == (12, 1)
     assert dict(seen) == {"k0": [0, 3, 6, 9], "k1": [1, 4, 7, 10], "k2": [2, 5, 8, 11]}
+
+
+def test_messages_in_handlers_count_as_bytes_in_memory_until_they_have_ended(topic, producer, client):
+    text = "x" * 1_000_000
+    producer.send_many(topic.name, [Message(payload={"n": n, "text": text}, key=f"k{n}") for n in range(8)])
+    crowd, config = Crowd(1), ConsumerConfig(max_bytes=2_500_000)
+
+    def handler(msg):
+        with crowd.entered(waits=False):
+            time.sleep(0.05)
+
+    report = drain_partition(topic, 0, GROUP, handler, limits=limits(), config=config)
+
+    assert (report.handled, pending(client, topic)) == (8, 0)
+    assert crowd.most <= 2
+
+
+def test_a_huge_message_among_small_ones_keeps_nobody_waiting_forever(topic, producer, client):
+    texts = ["x" * (3_000_000 if n % 5 == 2 else 10) for n in range(20)]
+    producer.send_many(
+        topic.name, [Message(payload={"text": text}, key=f"k{n}") for n, text in enumerate(texts)]
+    )
+
+    report = drain_partition(
+        topic, 0, GROUP, lambda msg: None, limits=limits(), config=ConsumerConfig(max_bytes=1_000_000)
+    )
+
+    assert (report.handled, pending(client, topic)) == (20, 0)
+
+
+def test_without_limits_a_drain_of_a_topic_handles_as_many_at_once_as_its_config_says(topic, producer):
+    send_keys(producer, topic, 12, keys=12)
+    crowd = Crowd(3)
+
+    def handler(msg):
+        with crowd.entered(waits=msg.payload["n"] < 3):
+            pass
+
+    report = drain_topic(topic, GROUP, handler, config=ConsumerConfig(concurrency=3))
+
+    assert (report.handled, crowd.most) == (12, 3)

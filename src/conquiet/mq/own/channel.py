@@ -76,6 +76,8 @@ class PartitionChannel:
         #: Entry id and delivery count of all that is read and not settled; read by the thread that renews.
         self.in_flight: dict[str, int] = {}
         self._unloaded = Unloaded(partition, self.in_flight)
+        #: Bytes of what may be in handlers, by entry id.
+        self._in_handlers: dict[str, int] = {}
         #: Until when, by `lease_clock`, the lease is certainly held.
         self.lease_valid_until = 0.0
         #: Whether something was settled, or nothing was found to read: the partition can be worked on.
@@ -97,11 +99,12 @@ class PartitionChannel:
 
     def read(self, settlements: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch:
         """As `Channel.read`; never `None`: a partition has no end."""
-        max_bytes = self._budget.ask(self)
+        in_handlers = sum(self._in_handlers.values())
+        max_bytes = self._budget.ask(self, in_handlers)
         if not max_bytes:
             self.settle(settlements)
             settlements = ()
-            max_bytes = self._wait_for_room(min(self._block_ms, wait_ms or self._block_ms))
+            max_bytes = self._wait_for_room(min(self._block_ms, wait_ms or self._block_ms), in_handlers)
         if not max_bytes:
             self.is_caught_up = False
             return Batch()
@@ -109,7 +112,7 @@ class PartitionChannel:
         try:
             batch = self._read(settlements, size, max_bytes)
         finally:
-            self._budget.tell(self, batch.sizes)
+            self._budget.tell(self, batch.sizes, in_handlers)
         if not batch and self.is_caught_up:
             self._wait_for_new(batch, wait_ms)
         return batch
@@ -153,13 +156,15 @@ class PartitionChannel:
         else:
             self.waiting.for_new(batch.last_delivered, block_ms)
 
-    def _wait_for_room(self, wait_ms: int) -> int:
+    def _wait_for_room(self, wait_ms: int, in_handlers: int) -> int:
         until = time.monotonic() + wait_ms / 1000
-        while not (max_bytes := self._budget.ask(self)) and time.monotonic() < until:
+        while not (max_bytes := self._budget.ask(self, in_handlers)) and time.monotonic() < until:
+            if self.waiting.is_woken:
+                break
             self.waiting.sleep(_ASK_EVERY_MS)
         if not max_bytes:
             # What waits on without asking would keep the others waiting, too.
-            self._budget.leave(self)
+            self._budget.wait_no_longer(self)
         return max_bytes
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
@@ -172,10 +177,15 @@ class PartitionChannel:
         self.check_lease()
         queued.extendleft(reversed(self._freed))
         self._freed.clear()
-        msg = queued.popleft()
-        if self._blocked and self._blocked.park(msg):
+        if self._blocked and self._blocked.park(queued[0]):
+            queued.popleft()
             return None
-        return msg if msg.is_loaded else self._unloaded.load_one(msg)
+        msg = queued[0] if queued[0].is_loaded else self._unloaded.load_one(queued[0])
+        # Not before: what cannot be loaded now is handed back with the others.
+        queued.popleft()
+        if msg is not None:
+            self._in_handlers[msg.id] = len(msg.data)
+        return msg
 
     def set_aside(self, msg: MqMessage) -> None:
         """As `Channel.set_aside`: later ones of its key are parked."""
@@ -200,6 +210,7 @@ class PartitionChannel:
 
     def decide(self, msg: MqMessage, result: Outcome | Exception, seconds: float) -> Settlement:
         """As `Channel.decide`: done, retried by the policy, or a dead letter."""
+        self._in_handlers.pop(msg.id, None)
         if isinstance(result, LeaseLostError):
             raise result
         if isinstance(result, MemoryError):
@@ -234,6 +245,7 @@ class PartitionChannel:
 
     def as_delivered(self, msg: MqMessage) -> MqMessage:
         """As `Channel.as_delivered`."""
+        self._in_handlers.pop(msg.id, None)
         # It may wait for long; a large one is loaded again when its turn comes.
         return msg.as_delivered() if len(msg.data) <= _SMALL_BYTES else msg.unloaded()
 
@@ -293,6 +305,7 @@ class PartitionChannel:
             self.in_flight[settlement.entry_id] = settlement.delivery_count + 1
             return
         self.in_flight.pop(settlement.entry_id, None)
+        self._in_handlers.pop(settlement.entry_id, None)
         if settlement.kind == "retry" and settlement.is_refused:
             # It waits no more, so nobody would open its key.
             self._freed += self._blocked.unblock(settlement.entry_id)

@@ -76,6 +76,8 @@ class ChannelLeases:
 
     def release(self, channel: PartitionChannel) -> None:
         """Release the lease, or log why it stays until it expires."""
+        # A handler that still runs, as after a second Ctrl-C, commits nothing: the next owner handles that.
+        channel.lease_valid_until = 0.0
         try:
             # Also one that was lost by our own clock alone; the server refuses if it is another's.
             self.store.release(channel.partition.lease)

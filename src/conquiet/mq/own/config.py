@@ -45,7 +45,7 @@ class ConsumerConfig:
     batch_size: int = DEFAULT_BATCH_SIZE
     #: The most bytes of messages that this consumer has in memory, as they are in Redis, over all partitions
     #: that it owns: a partition waits for its turn before it reads on. A message needs two to five times as
-    #: much. One that is larger is read when nothing else is in memory.
+    #: much. One that is larger is read when no more than a quarter of it is in use.
     max_bytes: int = DEFAULT_MAX_BYTES
     #: Where a group begins that nobody has created before: "start", "end" (as Redis: "$"), an entry id or a
     #: time in ms. It begins there in all partitions at one moment, and in those that are added later with

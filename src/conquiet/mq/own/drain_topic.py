@@ -55,7 +55,8 @@ def drain_topic(
     """
     if until not in ("idle", "settled", "empty"):
         raise ValueError(f"until must be 'idle', 'settled' or 'empty', got {until!r}")
-    config, limits = config or ConsumerConfig(), limits or DrainLimits()
+    config = config or ConsumerConfig()
+    limits = limits or config.drain_limits()
     how: dict[str, Any] = {"handler": handler, "engine": engine, "inbox": inbox, "config": config}
     left = _Left(topic_of(topic), group, config, until)
     return _Rounds(left, limits, partial(drain_partition, group=group, **how)).run()

@@ -39,11 +39,17 @@ class Unloaded:
     def load(self, size: int, max_bytes: int) -> Batch:
         """The next ones, no further one after so many bytes."""
         batch = Batch()
-        while self._messages and len(batch.messages) < size and sum(batch.sizes) < max_bytes:
-            msg = self._messages.popleft()
-            entry = Batch(messages=[msg]) if msg.is_loaded else self._entry(msg)
-            batch.messages.extend(entry.messages)
-            batch.malformed.extend(entry.malformed)
+        try:
+            while self._messages and len(batch.messages) < size and sum(batch.sizes) < max_bytes:
+                msg = self._messages[0]
+                entry = Batch(messages=[msg]) if msg.is_loaded else self._entry(msg)
+                self._messages.popleft()
+                batch.messages.extend(entry.messages)
+                batch.malformed.extend(entry.malformed)
+        except BaseException:
+            # They are handed back, with all that was not loaded.
+            self._messages.extendleft(reversed(batch.messages))
+            raise
         return batch
 
     def load_one(self, msg: MqMessage) -> MqMessage | None:

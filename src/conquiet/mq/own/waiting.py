@@ -23,9 +23,10 @@ class Waiting:
         self._topic = topic
         self._stream = stream
         self._group = group
-        self._is_woken = False
+        #: Whether every wait ends at once.
+        self.is_woken = False
         #: Of the connection that waits now. Set and read without a lock: the waiting thread sets it before it
-        #: looks at `_is_woken`, the other one sets `_is_woken` before it looks here.
+        #: looks at `is_woken`, the other one sets `is_woken` before it looks here.
         self._socket: socket.socket | None = None
         #: Held while the socket is shut down, or goes back to the client: it may be another thread's then.
         self._is_changing = threading.Lock()
@@ -35,7 +36,7 @@ class Waiting:
 
     def wake(self) -> None:
         """End the wait, and let no other begin."""
-        self._is_woken = True
+        self.is_woken = True
         # A lock that is released by whom did not acquire it is the one signal that is safe in a handler.
         with suppress(RuntimeError):
             self._sleeping.release()
@@ -62,7 +63,7 @@ class Waiting:
             self._run(command)
         except REDIS_ERRORS:
             # As the client does it: with its retries, and to the node that has the stream now.
-            if not self._is_woken:
+            if not self.is_woken:
                 self._topic.call(*command, group=self._group)
 
     def _run(self, command: tuple[Any, ...]) -> None:
@@ -73,7 +74,7 @@ class Waiting:
         connection: Any = pool.get_connection()
         try:
             self._socket = getattr(connection, "_sock", None)
-            if not self._is_woken:
+            if not self.is_woken:
                 connection.send_command(*command)
                 connection.read_response(disable_decoding=True)
         except BaseException:
