@@ -24,7 +24,7 @@ class BatchHandling(MessageHandling):
         self,
         handler: BatchHandler,
         engine: Engine | None,
-        inbox: Inbox | None = None,
+        inbox: Inbox | bool | None = None,
         *,
         before_commit: Callable[[], None] | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class BatchHandling(MessageHandling):
 def new_handling(
     handler: Handler,
     engine: Engine | None,
-    inbox: Inbox | None = None,
+    inbox: Inbox | bool | None = None,
     *,
     before_commit: Callable[[], None] | None = None,
 ) -> MessageHandling:
