@@ -124,8 +124,11 @@ class RedisStreamsHook(BaseHook):
         return opened.keys.stream(partition)
 
     @contextmanager
-    def engine(self) -> Iterator[Engine]:
+    def engine(self, *, connections: int = 1) -> Iterator[Engine]:
         """The application's database for the length of the block: opened here, disposed at its end.
+
+        Args:
+            connections: how many are kept: as many as handlers run at once.
 
         Raises:
             ValueError: the connection names no database, or Airflow's own.
@@ -135,7 +138,8 @@ class RedisStreamsHook(BaseHook):
         if url is None:
             reason = "names no database; name the connection of the application's database in db_conn_id"
             raise ConnectionFieldError(self.redis_streams_conn_id, reason)
-        with application_engine(url, conn_id=self._database_conn_id or self.redis_streams_conn_id) as engine:
+        conn_id = self._database_conn_id or self.redis_streams_conn_id
+        with application_engine(url, conn_id=conn_id, connections=connections) as engine:
             yield engine
 
     @cached_property
