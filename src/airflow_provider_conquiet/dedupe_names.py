@@ -27,16 +27,12 @@ def dedupe_names(payloads: Sequence[Mapping[str, Any]], key: DedupeKey | None) -
             names.append(f"content:{digest}:{seen[digest]}")
             seen[digest] += 1
         else:
-            names.append(f"key:{_digest(_key_of(payload, key))}")
+            value = payload.get(key) if isinstance(key, str) else key(dict(payload))
+            if value is None:
+                name = repr(key) if isinstance(key, str) else getattr(key, "__name__", repr(key))
+                raise ValueError(f"a payload has no {name}, which is its dedupe_key: {payload!r:.100}")
+            names.append(f"key:{_digest(value)}")
     return names
-
-
-def _key_of(payload: Mapping[str, Any], key: DedupeKey) -> Any:
-    value = payload.get(key) if isinstance(key, str) else key(dict(payload))
-    if value is None:
-        name = repr(key) if isinstance(key, str) else getattr(key, "__name__", repr(key))
-        raise ValueError(f"a payload has no {name}, which is its dedupe_key: {payload!r:.100}")
-    return value
 
 
 def _digest(value: object) -> str:

@@ -3,12 +3,11 @@
 # No `from __future__ import annotations` here: Dagster reads the config's type, which is created per spec.
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
 
-from conquiet.consume import DrainReport
 from conquiet.mq import Topics
 from conquiet.queue import QueueMessage, peek_backlog
 from dagster_conquiet.asset_keys import stream_asset_key
@@ -179,11 +178,8 @@ def _drain_partitions(
         report, metadata = drain_in_step(context, spec, config, int(key))
         reports.append(report)
         context.add_asset_metadata(metadata, partition_key=key)
-    return dg.MaterializeResult(metadata={"handled_in_all_partitions": _handled(reports)})
-
-
-def _handled(reports: Iterable[DrainReport]) -> int:
-    return sum(report.handled for report in reports)
+    handled = sum(report.handled for report in reports)
+    return dg.MaterializeResult(metadata={"handled_in_all_partitions": handled})
 
 
 def _retained(context: dg.AssetExecutionContext, partition_by: PartitionBy | None) -> Retained:

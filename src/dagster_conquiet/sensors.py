@@ -30,6 +30,16 @@ class _Part:
     tags: dict[str, str]
     partition_key: str | None = None
 
+    def request(self, group: str, working: Working, last: dg.RunRecord | None) -> dg.RunRequest:
+        """The run that drains it, beside the ones that work and after the last one that has finished."""
+        # Another key after a run that ended, or was killed, and left everything as it was; and beside others.
+        so_far = [_id_of(last), *working.stalled, *working.names]
+        return dg.RunRequest(
+            run_key="|".join([self.run_key, *so_far]),
+            tags={"conquiet/group": group, **self.tags},
+            partition_key=self.partition_key,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
@@ -49,6 +59,27 @@ class _Rules:
     max_runs: int = 1
     pause_after_failure_s: float = 60.0
     stalled_after_s: float = 120.0
+
+    def reason_to_wait(self, part: _Part, working: Working, last: dg.RunRecord | None) -> str | None:
+        """Why no run is requested although messages wait."""
+        if len(working.reasons) >= self.max_runs:
+            return "; ".join(working.reasons)
+        if is_cancelled_since(last, part.waiting.backlog.last_id):
+            return (
+                f"run {_id_of(last)} was cancelled, and no message has come to {part.name} since: the next "
+                "one is requested when one comes, or after a run that you start"
+            )
+        if (wait_s := remaining_pause_s(last, self.pause_after_failure_s)) > 0:
+            return f"run {_id_of(last)} failed; the next one for {part.name} is requested in {wait_s:.0f} s"
+        return None
+
+    def reason_to_rest(self, spec: AnySpec, parts: Sequence[_Part]) -> str:
+        """Why no run is requested if too few messages wait."""
+        count = sum(part.waiting.count or 0 for part in parts)
+        reason = f"{count} messages wait in {spec.source!r} for {spec.group!r}, fewer than {self.min_lag}"
+        if trimmed := sum(part.waiting.trimmed for part in parts):
+            reason += f"; {trimmed} that the group was not given were trimmed from the stream"
+        return reason
 
 
 def build_backlog_sensor(
@@ -158,7 +189,7 @@ def _build_sensor(
         runs = runs_in_progress(context.instance, job.name, location)
         requests, reasons = [], []
         for part in seen.parts:
-            if not _has_enough(part.waiting, rules):
+            if part.waiting.count is not None and part.waiting.count < rules.min_lag:
                 continue
             key = part.partition_key
             working = who_works(
@@ -169,7 +200,7 @@ def _build_sensor(
                 stalled_after_s=rules.stalled_after_s,
             )
             last = last_finished(context.instance, job.name, location, key)
-            if reason := _reason_to_wait(part, working, last, rules):
+            if reason := rules.reason_to_wait(part, working, last):
                 reasons.append(reason)
                 continue
             for stalled in working.stalled:
@@ -178,10 +209,10 @@ def _build_sensor(
                     "terminate it, or let run_monitoring do it",
                     *(stalled, job.name, part.name),
                 )
-            requests.append(_request(spec, part, working, last))
+            requests.append(part.request(spec.group, working, last))
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else "; ".join(reasons) or _reason_to_rest(spec, seen.parts, rules),
+            skip_reason=None if requests else "; ".join(reasons) or rules.reason_to_rest(spec, seen.parts),
             cursor=seen.cursor,
             dynamic_partitions_requests=_new_partitions(context, spec, seen.parts),
             asset_events=[] if seen.cursor == context.cursor else seen.observations,
@@ -221,43 +252,6 @@ def _new_partitions(
     known = set(context.instance.get_dynamic_partitions(definition.name or ""))
     new = [part.partition_key for part in parts if part.partition_key and part.partition_key not in known]
     return [definition.build_add_request(new)] if new else []
-
-
-def _has_enough(waiting: Waiting, rules: _Rules) -> bool:
-    return waiting.count is None or waiting.count >= rules.min_lag
-
-
-def _reason_to_wait(part: _Part, working: Working, last: dg.RunRecord | None, rules: _Rules) -> str | None:
-    """Why no run is requested although messages wait."""
-    if len(working.reasons) >= rules.max_runs:
-        return "; ".join(working.reasons)
-    if is_cancelled_since(last, part.waiting.backlog.last_id):
-        return (
-            f"run {_id_of(last)} was cancelled, and no message has come to {part.name} since: the next one "
-            "is requested when one comes, or after a run that you start"
-        )
-    if (wait_s := remaining_pause_s(last, rules.pause_after_failure_s)) > 0:
-        return f"run {_id_of(last)} failed; the next one for {part.name} is requested in {wait_s:.0f} s"
-    return None
-
-
-def _reason_to_rest(spec: AnySpec, parts: Sequence[_Part], rules: _Rules) -> str:
-    """Why no run is requested if too few messages wait."""
-    known = [part.waiting.count or 0 for part in parts]
-    reason = f"{sum(known)} messages wait in {spec.source!r} for {spec.group!r}, fewer than {rules.min_lag}"
-    if trimmed := sum(part.waiting.trimmed for part in parts):
-        reason += f"; {trimmed} that the group was not given were trimmed from the stream"
-    return reason
-
-
-def _request(spec: AnySpec, part: _Part, working: Working, last: dg.RunRecord | None) -> dg.RunRequest:
-    # Another key after a run that ended, or was killed, and left everything as it was; and beside others.
-    so_far = [_id_of(last), *working.stalled, *working.names]
-    return dg.RunRequest(
-        run_key="|".join([part.run_key, *so_far]),
-        tags={"conquiet/group": spec.group, **part.tags},
-        partition_key=part.partition_key,
-    )
 
 
 def _id_of(record: dg.RunRecord | None) -> str:

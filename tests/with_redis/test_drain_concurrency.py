@@ -154,15 +154,27 @@ def test_a_drain_never_begins_more_than_max_messages(make_queue, engine, client,
 def test_after_too_many_failures_those_in_handlers_end_and_the_rest_is_handed_back(
     make_queue, engine, client, stream
 ):
-    queue, crowd = make_queue(), Crowd(4)
+    queue, crowd, failed = make_queue(), Crowd(4), threading.Event()
     ids = queue.enqueue_many([{"n": n} for n in range(10)])
+
+    class Reported(logging.Handler):
+        def emit(self, record):
+            if "failed at attempt" in record.getMessage():
+                failed.set()
 
     def handler(msg, session):
         with crowd.entered(waits=msg.payload["n"] < 4):
+            # Those that have begun before the failure was noticed.
+            assert msg.payload["n"] < 4 or failed.wait(HANG_S)
             fail_on(1)(msg, session)
 
-    with pytest.raises(DrainError) as raised:
-        drain(queue, handler, engine, unordered(max_failures=1))
+    log, reported = logging.getLogger("conquiet.consume"), Reported()
+    log.addHandler(reported)
+    try:
+        with pytest.raises(DrainError) as raised:
+            drain(queue, handler, engine, unordered(max_failures=1))
+    finally:
+        log.removeHandler(reported)
 
     report = raised.value.report
     assert (report.failed, report.stopped_by) == (1, "max_failures")

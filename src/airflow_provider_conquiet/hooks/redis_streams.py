@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Self
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, get_hook_lineage_collector
+from airflow.providers.common.compat.sdk import get_hook_lineage_collector
 from airflow.sdk import BaseHook
 from redis.cluster import RedisCluster
-from redis.exceptions import NoPermissionError
-from sqlalchemy import Engine, make_url
+from sqlalchemy import Engine
 
 from airflow_provider_conquiet.assets.redis_stream import stream_uri
-from airflow_provider_conquiet.hooks.database import application_engine, url_of_connection, url_of_extra
-from airflow_provider_conquiet.hooks.server import ConnectionFieldError, Server
-from airflow_provider_conquiet.hooks.server_errors import CONNECT_ERRORS, NoConnectionError, reason_of
-from conquiet import BacklogStats, DbError, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
-from conquiet.masking import mask
+from airflow_provider_conquiet.hooks.connection_test import try_connection
+from airflow_provider_conquiet.hooks.server import Server
+from airflow_provider_conquiet.hooks.server_errors import CONNECT_ERRORS, ServerConnectionError
+from airflow_provider_conquiet.hooks.stored_connection import StoredConnection
+from conquiet import BacklogStats, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
 from conquiet.mq import Message, Producer, Topic, TopicError, Topics
 from conquiet.queue import AsyncClient, Client, open_async_client, open_client, peek_backlog
 from conquiet.queue.backlog import COUNT_LIMIT
@@ -50,13 +47,13 @@ class RedisStreamsHook(BaseHook):
     ) -> None:
         super().__init__()
         self.redis_streams_conn_id = redis_streams_conn_id
-        self._db_conn_id = db_conn_id
+        self._connection = StoredConnection(redis_streams_conn_id, db_conn_id=db_conn_id)
         self._client: Client | None = None
 
-    @cached_property
+    @property
     def server(self) -> Server:
         """The server that the connection names."""
-        return Server.of_connection(self._connection, self._extra)
+        return self._connection.server
 
     @property
     def url(self) -> str:
@@ -68,7 +65,7 @@ class RedisStreamsHook(BaseHook):
 
         Raises:
             ConnectionFieldError: the connection names no server, or files that are not on this machine.
-            NoConnectionError: the server does not answer, or does not let the client in.
+            ServerConnectionError: the server does not answer, or does not let the client in.
         """
         if self._client is None:
             self.server.check_files()
@@ -79,7 +76,7 @@ class RedisStreamsHook(BaseHook):
                     pool = client.connection_pool
                     pool.release(pool.get_connection())
             except CONNECT_ERRORS as error:
-                raise NoConnectionError(self.server, reason_of(error, self.server)) from error
+                raise ServerConnectionError(self.server, error) from error
             self._client = client
         return self._client
 
@@ -91,14 +88,7 @@ class RedisStreamsHook(BaseHook):
 
     async def aserver(self) -> Server:
         """As `server`, without blocking the event loop."""
-        try:
-            connection = await self.aget_connection(self.redis_streams_conn_id)
-        except AirflowNotFoundException as error:
-            raise _not_found(self.redis_streams_conn_id, error) from None
-        # Airflow 3.3 and later would block the loop for the plain one, to mask secrets.
-        asynchronous = getattr(connection, "aextra_dejson", None)
-        extra = connection.extra_dejson if asynchronous is None else await asynchronous()
-        return Server.of_connection(connection, extra)
+        return await self._connection.aserver()
 
     def queue(self, stream: str, group: str, consumer: str, **config: int) -> RedisStreamsQueue:
         """The queue of one stream and group; `config` as in `QueueConfig`."""
@@ -123,8 +113,7 @@ class RedisStreamsHook(BaseHook):
             raise TopicError(topic, f"has no partition {partition}, only 0 to {opened.partition_count - 1}")
         return opened.keys.stream(partition)
 
-    @contextmanager
-    def engine(self, *, connections: int = 1) -> Iterator[Engine]:
+    def engine(self, *, connections: int = 1) -> AbstractContextManager[Engine]:
         """The application's database for the length of the block: opened here, disposed at its end.
 
         Args:
@@ -134,25 +123,12 @@ class RedisStreamsHook(BaseHook):
             ValueError: the connection names no database, or Airflow's own.
             DbError: the database does not answer.
         """
-        url = self.database_url
-        if url is None:
-            reason = "names no database; name the connection of the application's database in db_conn_id"
-            raise ConnectionFieldError(self.redis_streams_conn_id, reason)
-        conn_id = self._database_conn_id or self.redis_streams_conn_id
-        with application_engine(url, conn_id=conn_id, connections=connections) as engine:
-            yield engine
+        return self._connection.engine(connections=connections)
 
-    @cached_property
+    @property
     def database_url(self) -> str | None:
         """The SQLAlchemy URL of the application's database, with its password; `None` if there is none."""
-        in_extra = url_of_extra(self.redis_streams_conn_id, self._extra)
-        if self._database_conn_id is None:
-            return in_extra
-        if in_extra is not None and self._db_conn_id is None:
-            reason = "has both a db_conn_id and a db_url: one of them must go"
-            raise ConnectionFieldError(self.redis_streams_conn_id, reason)
-        connection = _connection_of(self._database_conn_id)
-        return url_of_connection(connection, connection.extra_dejson)
+        return self._connection.database_url
 
     def enqueue(
         self,
@@ -224,38 +200,7 @@ class RedisStreamsHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Connect to the server, and to the database if there is one, and describe both."""
-        try:
-            server = self.server
-            info = self._server_info(self.get_conn())
-        except (ConnectionFieldError, NoConnectionError) as error:
-            return False, str(error)
-        except (ValueError, AirflowNotFoundException, *CONNECT_ERRORS) as error:
-            return (
-                False,
-                f"connection {self.redis_streams_conn_id!r}: {type(error).__name__}: {mask(str(error))}",
-            )
-        tls = " by TLS" if server.tls else ""
-        if dict(server.options).get("ssl_cert_reqs") == "none" and server.tls:
-            tls += ", its certificate is not checked"
-        found = f"{info} ({server.mode}) answers at {server.shown}{tls}"
-        try:
-            if self.database_url is None:
-                return True, f"{found}. No application database: tasks that drain need db_conn_id"
-            with self.engine() as engine:
-                url = make_url(engine.url).render_as_string(hide_password=True)
-                return True, f"{found}. The database {url} answers"
-        except (DbError, ValueError, AirflowNotFoundException) as error:
-            return False, f"{found}, but {error}"
-
-    def _server_info(self, client: Client) -> str:
-        try:
-            info: Any = client.info("server")
-        except NoPermissionError:
-            return "A server that shows its version to others only"
-        # A cluster client answers for each node, or for one, as its version likes.
-        node = info if "redis_version" in info else next(iter(info.values()))
-        name = "Valkey" if "valkey_version" in node else "Redis"
-        return f"{name} {node.get('valkey_version') or node['redis_version']}"
+        return try_connection(self)
 
     def asset_uri(self, stream: str) -> str:
         """The asset URI of a stream or topic on this server."""
@@ -280,35 +225,3 @@ class RedisStreamsHook(BaseHook):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
-
-    @cached_property
-    def _connection(self) -> Any:
-        return _connection_of(self.redis_streams_conn_id)
-
-    @cached_property
-    def _extra(self) -> Mapping[str, Any]:
-        extra: Mapping[str, Any] = self._connection.extra_dejson
-        return extra
-
-    @property
-    def _database_conn_id(self) -> str | None:
-        return self._db_conn_id or self._extra.get("db_conn_id") or None
-
-
-def _connection_of(conn_id: str) -> Any:
-    try:
-        return BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise _not_found(conn_id, error) from None
-
-
-def _not_found(conn_id: str, error: Exception) -> Exception:
-    """Airflow takes a variable that it cannot read for a connection that is not there."""
-    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
-    if variable not in os.environ:
-        return error
-    return ConnectionFieldError(
-        conn_id,
-        f"cannot be read: the environment variable {variable} is neither a URI nor JSON; in a URI, special "
-        "characters of user and password are percent-encoded (/ is %2F, # is %23, ? is %3F, @ is %40)",
-    )

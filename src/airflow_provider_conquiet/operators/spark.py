@@ -110,7 +110,9 @@ class SparkPublishOperator(SparkSubmitOperator):
         report_key = f"conquiet:spark:report:{TaskTry.of_context(context).task_instance}"
         with ExitStack() as stack:
             stack.enter_context(task_span(context))
-            hook = stack.enter_context(self._streams_hook())
+            hook = stack.enter_context(
+                RedisStreamsHook(self.redis_streams_conn_id, db_conn_id=self.db_conn_id)
+            )
             secrets = stack.enter_context(self._secrets_file(hook))
             with failing_at_once(JobError):
                 self._prepare(context, report_key, secrets)
@@ -131,9 +133,6 @@ class SparkPublishOperator(SparkSubmitOperator):
             hook.record_output(name)
             update_outlets(context, self.outlets, hook.asset_uri(name), report)
             return report
-
-    def _streams_hook(self) -> RedisStreamsHook:
-        return RedisStreamsHook(self.redis_streams_conn_id, db_conn_id=self.db_conn_id)
 
     def _prepare(self, context: Context, report_key: str, secrets: Path | None) -> None:
         options: dict[str, Any] = {"report": f"stream:{report_key}"}

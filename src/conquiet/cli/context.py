@@ -61,6 +61,12 @@ class CommonOptions:
         ),
     ] = None
 
+    def as_arguments(self) -> list[str]:
+        """As they are typed; without `--verbose`, since a worker has a log level of its own."""
+        given = {"--url": self.url, "--config": self.config, "--log-format": self.log_format}
+        typed = [str(text) for name, value in given.items() if value is not None for text in (name, value)]
+        return [*typed, "--json"] if self.json else typed
+
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[

@@ -17,7 +17,7 @@ from conquiet.masking import shown
 from conquiet.mq.deletion import delete_keys
 from conquiet.mq.keys import Layout, RegistryKeys, TopicKeys, check_topic_part
 from conquiet.mq.policies import TopicPolicies
-from conquiet.mq.scripts import begin_delete, create_topic, set_policies
+from conquiet.mq.scripts import begin_delete, create_topic, end_delete, set_policies
 from conquiet.queue.connection import (
     Client,
     as_text,
@@ -219,9 +219,8 @@ class Topics:
         count, layout = deleted
         topic = Topic(client=self._client, name=name, partition_count=count, layout=layout)  # type: ignore[arg-type]  # written by create_topic.lua
         delete_keys(topic, topic.partitions)
-        with visible_errors("delete", stream=name, group=None):
-            # Last: until then a second call knows how many partitions there are.
-            self._client.delete(self._keys.partitions(name), self._keys.deleting(name))
+        # Last: until then a second call knows how many partitions there are.
+        end_delete(self._client, self._keys, name)
 
     def _write(
         self, name: str, partitions: int, policies: TopicPolicies | None, mode: Literal["create", "grow"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from conquiet.db.probe import is_unavailable
@@ -69,7 +69,11 @@ def database_facts(engine: Engine, *, inbox_table: str = "conquiet_inbox") -> Da
             if getattr(connection.dialect, "is_mariadb", False):
                 name = "idle_transaction_timeout"
                 timeout = connection.scalar(text("SELECT @@idle_transaction_timeout"))
-            idle = _mysql_idle(connection)
+            try:
+                idle = tuple((int(row[0]), int(row[1])) for row in connection.execute(text(_MYSQL_IDLE)))
+            except SQLAlchemyError:
+                # It needs the privilege PROCESS.
+                idle = None
     return DatabaseFacts(
         address=address,
         is_read_only=is_unavailable(engine),
@@ -106,11 +110,3 @@ def check_database(facts: DatabaseFacts) -> Iterator[Finding]:
             )
             to_do = "If its worker is frozen or gone, end the session: the next worker handles its message."
             yield Finding("warning", "frozen-worker", facts.address, text, to_do)
-
-
-def _mysql_idle(connection: Connection) -> tuple[tuple[int, int], ...] | None:
-    try:
-        return tuple((int(row[0]), int(row[1])) for row in connection.execute(text(_MYSQL_IDLE)))
-    except SQLAlchemyError:
-        # It needs the privilege PROCESS.
-        return None

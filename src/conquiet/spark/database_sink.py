@@ -21,7 +21,7 @@ from conquiet.spark.task_context import QUERY_ID, current_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 #: Called with the rows of one part of a batch, as dicts, and the transaction that they belong to.
 BatchHandler = Callable[[Iterator[dict[str, Any]], DbSession], None]
@@ -60,7 +60,8 @@ def drain_batch(
         check_handler(handler)
 
     def drain(df: DataFrame, batch_id: int) -> None:
-        query = _query_id(df.sparkSession)
+        # `None` outside of a streaming query.
+        query: str | None = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         stream = f"spark:{name}:{batch_id}" if query is None else f"spark:{query}:{name}:{batch_id}"
         count = _recorded_parts(Inbox(table=inbox_table), database_url, stream, parts)
 
@@ -163,12 +164,6 @@ def _recorded_parts(inbox: Inbox, database_url: str, stream: str, parts: int) ->
                 f"the database refused the inbox row of {stream}: another run of it has begun just now"
             )
     return parts if known is None else int(known)
-
-
-def _query_id(spark: SparkSession) -> str | None:
-    """The id of the streaming query whose batch is handled; `None` outside of one."""
-    query_id: str | None = spark.sparkContext.getLocalProperty(QUERY_ID)
-    return query_id
 
 
 def _engine(database_url: str) -> Engine:

@@ -70,7 +70,14 @@ class TaskTestBed:
             raise ValueError(f"the clock of tasks is moved forward only, got {duration!r}")
         passed_ms = round(passed.total_seconds() * 1000)
         clock.set_clock(clock.now_ms() + passed_ms)
-        self._expire(passed_ms)
+        client = self._app.client
+        # SCAN may return a key twice, while the server resizes its table: it would expire too early.
+        for key in set(client.scan_iter(count=1_000)):
+            left_ms = client.pttl(key)
+            if 0 <= left_ms <= passed_ms:
+                client.delete(key)
+            elif left_ms > passed_ms:
+                client.pexpire(key, left_ms - passed_ms)
 
     def run_until_idle(self, timeout_s: float = 60.0) -> None:
         """Run what can run now, what it enqueues included; what waits for its time stays.
@@ -119,16 +126,6 @@ class TaskTestBed:
 
     def _positions(self, queues: list[str]) -> list[str]:
         return [self._app.results.events_position(queue) for queue in queues]
-
-    def _expire(self, passed_ms: int) -> None:
-        client = self._app.client
-        # SCAN may return a key twice, while the server resizes its table: it would expire too early.
-        for key in set(client.scan_iter(count=1_000)):
-            left_ms = client.pttl(key)
-            if 0 <= left_ms <= passed_ms:
-                client.delete(key)
-            elif left_ms > passed_ms:
-                client.pexpire(key, left_ms - passed_ms)
 
     def _still_running(self, worker: Worker, queues: list[str], timeout_s: float) -> TimeoutError:
         pages = [self._app.control.tasks(queue, "in_flight") for queue in queues]

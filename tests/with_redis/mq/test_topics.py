@@ -15,7 +15,9 @@ from conquiet import DrainError, DrainLimits, QueueConfig, RedisStreamsQueue, dr
 from conquiet.consume.dead_letter import dead_letter_stream
 from conquiet.errors import QueueError, TopicError
 from conquiet.mq import Message, MqAdmin, Producer, Retry, TopicPolicies, Topics
+from conquiet.mq.deletion import delete_keys
 from conquiet.queue.connection import drains_key, open_client
+from conquiet.queue.ends import EndWatch
 from conquiet.queue.round_trip import add_entries
 from tests.eventually import eventually
 from tests.with_redis.mq.consuming import GROUP, Seen, dead_letters, quick, wait_until_finished
@@ -168,6 +170,29 @@ def test_a_topic_that_is_deleted_under_its_consumers_leaves_nothing(
     assert len(refused) == 3
     assert [type(each.error) for each in running] == [TopicError] * 3
     assert keys_of(client, name) == set()
+
+
+def test_a_message_that_is_added_while_its_topic_is_deleted_is_not_reported_as_lost(
+    topics, wide, client, monkeypatch, caplog
+):
+    stream, ends = wide.keys.stream(0), EndWatch(client)
+    ends.watch(stream, wide.end_mark(0))
+    ends.sent(stream, [client.xadd(stream, {"data": "{}"}).decode()])
+    ends.check(stream)
+
+    def delete_after_a_late_message(*arguments):
+        # Its id is later than the begin of the deletion.
+        time.sleep(0.005)
+        ends.sent(stream, [client.xadd(stream, {"data": "{}"}).decode()])
+        delete_keys(*arguments)
+
+    monkeypatch.setattr("conquiet.mq.topics.delete_keys", delete_after_a_late_message)
+    topics.delete(wide.name)
+    ends.check(stream)
+
+    assert "was deleted, or created again" in caplog.text
+    assert "has lost entries" not in caplog.text
+    assert keys_of(client, wide.name) == set()
 
 
 def test_a_deletion_that_was_interrupted_is_ended_by_a_second_one(

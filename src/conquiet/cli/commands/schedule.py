@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +16,7 @@ from conquiet.cli.values import parse_time, shown_time
 from conquiet.masking import mask
 
 if TYPE_CHECKING:
-    from conquiet.tasks import Schedule, Schedules, TaskApp
+    from conquiet.tasks import Schedule, Schedules
     from conquiet.tasks.schedules.store import StoredSchedule
 
 _Name = Annotated[str, typer.Argument(help="The schedule's name.", metavar="NAME")]
@@ -94,6 +93,7 @@ def apply_schedules(
     dry_run: DryRunOption = False,
 ) -> None:
     """Write the schedules of a file that are new or changed; others stay as they are."""
+    from conquiet.tasks import TaskTarget
     from conquiet.tasks.schedules.files import load_schedules
 
     schedules = load_schedules(file)
@@ -102,7 +102,10 @@ def apply_schedules(
     with options.open(context) as app:
         for schedule in schedules:
             # All of them before the first is written: what is refused for its size leaves no half of a file.
-            _check_arguments(app, schedule)
+            target = schedule.target
+            # The arguments, of a task that the app has: else the worker would refuse them each time.
+            if isinstance(target, TaskTarget) and target.task in app.tasks:
+                app.tasks[target.task].signature.load(target.args)
             app.schedules.encode(schedule)
         applied = [_apply(app.schedules, schedule, version, dry_run=dry_run) for schedule in schedules]
 
@@ -162,36 +165,22 @@ def dry_run_file(context: CommandContext, file: _File, count: _Count = 5, after:
 
 
 def _show_times(context: CommandContext, found: dict[str, tuple[Schedule, list[tuple[int, int]]]]) -> None:
+    from conquiet.tasks.schedules.timing import datetime_of, zone
+
     document = {
         "schedules": [
             {"name": name, "times": [{"planned_ms": planned, "due_ms": due} for planned, due in times]}
             for name, (_, times) in found.items()
         ]
     }
-    rows = list(_rows_of_times(found))
-    context.output.show(
-        document, lambda: context.output.print_table(("schedule", "planned", "(UTC)", "due (UTC)"), rows)
-    )
-
-
-def _rows_of_times(
-    found: dict[str, tuple[Schedule, list[tuple[int, int]]]],
-) -> Iterable[tuple[str, str, str, str]]:
-    from conquiet.tasks.schedules.timing import datetime_of, zone
-
+    rows = []
     for name, (schedule, times) in found.items():
         for planned, due in times:
             local = datetime_of(planned).astimezone(zone(schedule.tz)).isoformat(" ", "seconds")
-            yield name, f"{local} {schedule.tz}", shown_time(planned), shown_time(due)
-
-
-def _check_arguments(app: TaskApp, schedule: Schedule) -> None:
-    """Of a task that the app has: else they would be refused by the worker, each time."""
-    from conquiet.tasks import TaskTarget
-
-    target = schedule.target
-    if isinstance(target, TaskTarget) and target.task in app.tasks:
-        app.tasks[target.task].signature.load(target.args)
+            rows.append((name, f"{local} {schedule.tz}", shown_time(planned), shown_time(due)))
+    context.output.show(
+        document, lambda: context.output.print_table(("schedule", "planned", "(UTC)", "due (UTC)"), rows)
+    )
 
 
 def _apply(schedules: Schedules, schedule: Schedule, version: int | None, *, dry_run: bool) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def worker(
 
         received = resources.enter_context(received_signals())
         if is_for_development:
-            arguments = [app, *options.as_arguments(), "--log-level", level, *_common_arguments(context)]
+            arguments = [app, *options.as_arguments(), "--log-level", level, *context.options.as_arguments()]
             if metrics_port is not None:
                 arguments += ["--metrics-port", str(metrics_port)]
             if beat:
@@ -252,10 +252,3 @@ def _about_server(server: EmbeddedServer, settings: Settings) -> str:
     if urlsplit(server.url).port != (urlsplit(settings.redis_url).port or 6379):
         text += f"\nIn the terminal that enqueues:\n\n    export CONQUIET_REDIS_URL={server.url}\n"
     return text
-
-
-def _common_arguments(context: CommandContext) -> list[str]:
-    options = context.options
-    given = {"--url": options.url, "--config": options.config, "--log-format": options.log_format}
-    typed = [str(text) for name, value in given.items() if value is not None for text in (name, value)]
-    return [*typed, "--json"] if options.json else typed

@@ -123,16 +123,12 @@ def _show(
     def print_table() -> None:
         rows = []
         for name, answer in sorted(answers.items()):
-            shown = "no answer" if answer is None else ", ".join(_shown(answer)) or "ok"
-            rows.append((name, shown))
+            parts = [
+                f"{len(value)} {what}" if isinstance(value, list) else f"{what} {value}"
+                for what, value in (answer or {}).items()
+            ]
+            rows.append((name, "no answer" if answer is None else ", ".join(parts) or "ok"))
         context.output.print_table(("worker", "answer"), rows)
 
     context.output.show({**facts, "workers": documents}, print_table)
     return ExitCode.FAILED if None in answers.values() else ExitCode.DONE
-
-
-def _shown(answer: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{len(value)} {name}" if isinstance(value, list) else f"{name} {value}"
-        for name, value in answer.items()
-    ]

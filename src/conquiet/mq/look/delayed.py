@@ -33,6 +33,29 @@ class DelayedMessage:
     attempt: int | None = None
     payload: Payload | None = None
 
+    @classmethod
+    def of(cls, topic: str, name: bytes, due_at_ms: float, item: bytes | None) -> DelayedMessage:
+        """Read what is kept of it: a name with its time, and the partition with the envelope."""
+        # A score may be infinite.
+        due = int(max(0, min(due_at_ms, 2**63)))
+        facts: dict[str, Any] = {"name": name.decode(errors="backslashreplace"), "due_at_ms": due}
+        match = _ITEM.fullmatch(item or b"")
+        try:
+            payload = None if match is None else decode_payload(match[2])
+        except ValueError:
+            payload = None
+        if match is None or payload is None:
+            return cls(**facts)
+        envelope = Envelope.of(payload, topic=topic, partition=int(match[1]))
+        return cls(
+            **facts,
+            group=envelope.for_group,
+            partition=envelope.partition,
+            key=envelope.key,
+            attempt=envelope.attempt,
+            payload=envelope.payload,
+        )
+
 
 def count_delayed(topic: Topic) -> int:
     return sum(
@@ -51,8 +74,8 @@ def delayed_messages(topic: Topic, limit: int) -> tuple[DelayedMessage, ...]:
             some, rows = rows[:FEW_MESSAGES], rows[FEW_MESSAGES:]
             items = topic.call("HMGET", topic.keys.delayed_items(first), *(name for name, _ in some))
             size += sum(len(item or b"") for item in items)
-            pairs = zip(some, items, strict=True)
-            found += [_message(topic, name, due_at_ms, item) for (name, due_at_ms), item in pairs]
+            for (name, due_at_ms), item in zip(some, items, strict=True):
+                found.append(DelayedMessage.of(topic.name, name, due_at_ms, item))
     return tuple(sorted(found, key=lambda message: (message.due_at_ms, message.name))[:limit])
 
 
@@ -62,25 +85,3 @@ def cancel_delayed(topic: Topic, names: Iterable[str]) -> int:
     if not encoded:
         return 0
     return sum(forget_delayed(topic, first, encoded) for first, *_ in buckets(topic, topic.partitions))
-
-
-def _message(topic: Topic, name: bytes, due_at_ms: float, item: bytes | None) -> DelayedMessage:
-    # A score may be infinite.
-    due = int(max(0, min(due_at_ms, 2**63)))
-    facts: dict[str, Any] = {"name": name.decode(errors="backslashreplace"), "due_at_ms": due}
-    match = _ITEM.fullmatch(item or b"")
-    try:
-        payload = None if match is None else decode_payload(match[2])
-    except ValueError:
-        payload = None
-    if match is None or payload is None:
-        return DelayedMessage(**facts)
-    envelope = Envelope.of(payload, topic=topic.name, partition=int(match[1]))
-    return DelayedMessage(
-        **facts,
-        group=envelope.for_group,
-        partition=envelope.partition,
-        key=envelope.key,
-        attempt=envelope.attempt,
-        payload=envelope.payload,
-    )

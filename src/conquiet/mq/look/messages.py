@@ -76,6 +76,12 @@ class MessageQuery:
     def __post_init__(self) -> None:
         check_positive_int("limit", self.limit)
 
+    def matches(self, message: StoredMessage) -> bool:
+        """Whether a message has the key and the text."""
+        if self.key is not None and message.key != self.key:
+            return False
+        return self.text is None or self.text.encode() in message.data
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlace:
@@ -107,7 +113,7 @@ class MessageBrowser:
         size = 0
         for number, message in enumerate(_messages(opened, query), start=1):
             size += len(message.data)
-            if _matches(message, query):
+            if query.matches(message):
                 found.append(message)
             if len(found) == query.limit or number == _MAX_READ or size >= _MAX_BYTES:
                 return MessagePage(messages=tuple(found), cursor=str(message.position))
@@ -162,10 +168,10 @@ class MessageBrowser:
             for partition in opened.partitions:
                 # Of a partition that was added meanwhile all is new.
                 after = ends.get(partition, "0-0")
-                some = list(_entries(opened, partition, f"({after}", "+", most=_PAGE))
-                batch += [_stored(opened, partition, entry) for entry in some]
+                some = list(_messages_in(opened, partition, f"({after}", "+", most=_PAGE))
+                batch += some
                 if some:
-                    ends[partition] = some[-1][0].decode()
+                    ends[partition] = some[-1].id
             yield from sorted(batch, key=lambda message: message.position)
             if not batch:
                 if wait():
@@ -182,20 +188,13 @@ def _messages(topic: Topic, query: MessageQuery) -> Iterator[StoredMessage]:
             start = after.start_in(partition)
         elif after is not None:
             end = after.end_in(partition)
-        streams.append(_in_partition(topic, partition, start, end, is_reverse=not query.oldest_first))
+        streams.append(_messages_in(topic, partition, start, end, is_reverse=not query.oldest_first))
     return merge(*streams, key=lambda message: message.position, reverse=not query.oldest_first)
 
 
-def _in_partition(
-    topic: Topic, partition: int, start: str, end: str, *, is_reverse: bool
-) -> Iterator[StoredMessage]:
-    for entry in _entries(topic, partition, start, end, is_reverse=is_reverse):
-        yield _stored(topic, partition, entry)
-
-
-def _entries(
+def _messages_in(
     topic: Topic, partition: int, start: str, end: str, *, is_reverse: bool = False, most: int = _MAX_READ + 1
-) -> Iterator[tuple[bytes, Any]]:
+) -> Iterator[StoredMessage]:
     """The entries of an interval, read a few at a time while they are large."""
     stream, sizes = topic.keys.stream(partition), BatchSize(_PAGE)
     read, count = 0, 0
@@ -207,7 +206,7 @@ def _entries(
         read += len(entries)
         sizes.learn_bytes([sum(len(value) for _, value in pairs_of(fields)) for _, fields in entries])
         sizes.took(0.0)
-        yield from entries
+        yield from (_stored(topic, partition, entry) for entry in entries)
         if entries:
             last = f"({entries[-1][0].decode()}"
             start, end = (start, last) if is_reverse else (last, end)
@@ -244,12 +243,6 @@ def _stored(topic: Topic, partition: int, entry: tuple[bytes, Any]) -> StoredMes
         sent_at_ms=envelope.timestamp_ms or added_at_ms,
         data=data,
     )
-
-
-def _matches(message: StoredMessage, query: MessageQuery) -> bool:
-    if query.key is not None and message.key != query.key:
-        return False
-    return query.text is None or query.text.encode() in message.data
 
 
 def _bound(bound: str | int | None, default: str) -> str:

@@ -51,7 +51,9 @@ class Waiting:
     def sleep(self, wait_ms: int) -> None:
         """Wait for so long."""
         if self._sleeping.acquire(timeout=wait_ms / 1000):
-            self._sleeping.release()
+            # It may be woken once more in this moment, and is released then.
+            with suppress(RuntimeError):
+                self._sleeping.release()
 
     def for_new(self, last_seen: str, block_ms: int) -> None:
         """Wait until the stream has an entry behind `last_seen`; reads nothing."""

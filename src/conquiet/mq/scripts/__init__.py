@@ -119,6 +119,13 @@ def begin_delete(client: Client, registry: RegistryKeys, name: str) -> tuple[int
     return None if count is None else (int(count), layout.decode())
 
 
+def end_delete(client: Client, registry: RegistryKeys, name: str) -> None:
+    """Forget a topic whose keys are deleted, but for when that was."""
+    keys = [registry.deleting(name), registry.partitions(name), registry.deleted]
+    with visible_errors("delete", stream=name, group=None):
+        script("end_delete").run(client, keys, ())
+
+
 def delete_partitions(
     topic: ScriptTopic, partitions: Sequence[int], keys: Sequence[str], groups: Collection[bytes]
 ) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redis.exceptions import ResponseError
 
@@ -46,6 +46,13 @@ class StreamInfo:
         if self.first is None or self.first > entry_id:
             return self.removed
         return None
+
+    def bounded_by(self, until: StreamInfo) -> StreamInfo:
+        """The stream as if it ended where it did at an earlier moment."""
+        last = until.last or ZERO
+        if self.last is None or self.last <= last:
+            return self
+        return replace(self, last=last, entries_added=until.entries_added)
 
 
 def read_info(client: Client, stream: str) -> StreamInfo:

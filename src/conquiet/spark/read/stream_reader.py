@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -121,7 +120,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         infos = self._checked_infos(client, streams, known)
         if self._until is not None:
             until = self._until
-            infos = {index: _bounded(info, until.get(index, StreamInfo())) for index, info in infos.items()}
+            infos = {index: info.bounded_by(until.get(index, StreamInfo())) for index, info in infos.items()}
         if isinstance(limit, ReadMaxRows):
             ends = self._share(client, streams, known, infos, limit.max_rows)
         else:
@@ -182,13 +181,6 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 def _infos(client: Client, streams: list[str]) -> dict[int, StreamInfo]:
     return {partition: read_info(client, stream) for partition, stream in enumerate(streams)}
-
-
-def _bounded(info: StreamInfo, until: StreamInfo) -> StreamInfo:
-    last = until.last or ZERO
-    if info.last is None or info.last <= last:
-        return info
-    return replace(info, last=last, entries_added=until.entries_added)
 
 
 def _beginning(client: Client, stream: str, start: str) -> Offset:

@@ -27,9 +27,10 @@ class TaskTarget:
         """All rows, as envelopes."""
         args = payloads_of(batch)
         before_id, before_args, end = self._parts
-        entries = pc.binary_join_element_wise(
-            f'{before_id}"', _new_ids(len(args)), f'"{before_args}', args, end, ""
-        )
+        # As those of any task: a time, and a random number that is counted on.
+        now_ms, first = time.time_ns() // 1_000_000, secrets.randbits(60)
+        ids = pa.array([f"{now_ms}-{first + number}" for number in range(len(args))], pa.string())
+        entries = pc.binary_join_element_wise(f'{before_id}"', ids, f'"{before_args}', args, end, "")
         largest = pc.max(pc.binary_length(entries)).as_py() or 0
         if largest > self._max_bytes:
             raise ValueError(f"a row makes a task of {largest:,} bytes, the limit is {self._max_bytes:,}")
@@ -42,9 +43,3 @@ class TaskTarget:
 
     def spread_over(self, count: int) -> None:
         """There is one stream only."""
-
-
-def _new_ids(count: int) -> pa.StringArray:
-    """Ids as those of any task: a time, and a random number that is counted on."""
-    now, first = time.time_ns() // 1_000_000, secrets.randbits(60)
-    return pa.array([f"{now}-{first + number}" for number in range(count)], pa.string())

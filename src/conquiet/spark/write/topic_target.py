@@ -47,7 +47,8 @@ class TopicTarget:
         # Three JSON texts in a row: no two different rows have the same text.
         hashes = hash_rows(pc.binary_join_element_wise(encoded_keys, headers, data, ""))
         # Ids are known within a partition on a cluster: rows of one id keep to one, whatever else they say.
-        partitions = self._partitions_of(batch, keys, hashes if ids is None else hash_rows(_texts_of(ids)))
+        by = hashes if ids is None else hash_rows(ids.cast(pa.string()).fill_null(""))
+        partitions = self._partitions_of(batch, keys, by)
         # After the hashes: a write that is run again in another trace knows its rows all the same.
         headers = with_headers(headers, self._trace_headers)
         for partition in np.unique(partitions):
@@ -92,10 +93,6 @@ class TopicTarget:
             for wrong in partitions[(partitions < 0) | (partitions > last)][:1]:
                 raise TopicError(self._topic.name, f"has no partition {wrong}, only 0 to {last}")
         return partitions  # type: ignore[no-any-return]
-
-
-def _texts_of(ids: pa.Array) -> pa.StringArray:
-    return ids.cast(pa.string()).fill_null("")
 
 
 def _headers_of(batch: pa.RecordBatch) -> pa.StringArray:
