@@ -14,7 +14,7 @@ from typing import Any, Self
 from sqlalchemy import Engine
 
 from airflow_provider_conquiet.lock_waits import LockWaits
-from conquiet import BacklogStats, ConquietError, DrainReport
+from conquiet import BacklogStats, ConquietError, DeadLetter, DrainReport, Retry
 from conquiet.consume import Handler
 from conquiet.consume.batch_handler import BatchHandler
 from conquiet.consume.handling import check_handler
@@ -80,17 +80,22 @@ class DrainLog:
             with self._lock:
                 self._in_handler[thread] = (msgs[0].id if msgs else "", time.monotonic())
             error: BaseException | None = None
+            answer: Any = None
             try:
-                return handler(given, *arguments)
+                answer = handler(given, *arguments)
             except BaseException as raised:
                 error = raised
                 raise
             finally:
+                # Of a batch that has failed each message is handled again by itself, and counted then.
+                is_again = len(msgs) > 1 and (error is not None or isinstance(answer, Retry | DeadLetter))
                 with self._lock:
                     del self._in_handler[thread]
-                    self._ended += len(msgs)
-                    if error is not None:
-                        self._errors[type(error).__name__] += len(msgs)
+                    if not is_again:
+                        self._ended += len(msgs)
+                        if error is not None:
+                            self._errors[type(error).__name__] += 1
+            return answer
 
         if isinstance(handler, BatchHandler):
             return BatchHandler(counting)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import dagster as dg
-from pydantic import Field, create_model
+from pydantic import Field, create_model, model_validator
 
 from conquiet.consume import DrainLimits
 from conquiet.mq import RetryPolicy
@@ -50,17 +50,41 @@ class LimitsConfig(dg.Config):
         gt=0,
         description="This many failed messages fail the step; fewer are counted and logged.",
     )
-    batch_size: int = Field(default=_LIMITS.batch_size, gt=0, description="The most messages of one read.")
+    batch_size: int = Field(
+        default=_LIMITS.batch_size,
+        gt=0,
+        description="The most messages of one read, and of a batch handler those of one transaction.",
+    )
+    concurrency: int = Field(
+        default=_LIMITS.concurrency,
+        gt=0,
+        description="How many messages, or batches, are handled at once, each with a connection of its own.",
+    )
+    order_by: str | None = Field(
+        default=None,
+        description="With more than one at once: the payload's field whose equal values keep their order.",
+    )
+    no_order: bool = Field(
+        default=False, description="With more than one at once: whether messages have no order at all."
+    )
     fail_when: FailWhen = Field(default=FailWhen(), description="When failed messages fail the step.")
     log_errors: bool = Field(
         default=False,
         description="Whether the text of a handler's error, which may quote its message, is logged.",
     )
 
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.no_order and self.order_by is not None:
+            raise ValueError(f"order_by={self.order_by!r} and no_order exclude each other")
+        return self
+
     def limits(self, should_stop: Callable[[], bool]) -> DrainLimits:
         """The limits of a drain in a step: it goes on after a failed message."""
         names = {field.name for field in fields(DrainLimits)} & set(type(self).model_fields)
         values = {name: getattr(self, name) for name in names}
+        if self.no_order:
+            values["order_by"] = False
         return DrainLimits(**values, on_error="continue", should_stop=should_stop)
 
 
@@ -76,6 +100,16 @@ class DrainConfig(LimitsConfig):
         default=_LIMITS.take_over_dead,
         description="First handle what is pending at consumers whose drain has died.",
     )
+
+    @model_validator(mode="after")
+    def _check_concurrency(self) -> Self:
+        # In time for the launchpad: a step could only fail, and be retried.
+        if self.concurrency > 1 and self.order_by is None and not self.no_order:
+            raise ValueError(
+                f"concurrency={self.concurrency} handles messages of a stream at the same time: say what "
+                "keeps its order, as order_by='customer', or no_order=True if nothing has to"
+            )
+        return self
 
 
 class ClaimStaleConfig(DrainConfig):

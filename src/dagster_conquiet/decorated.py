@@ -18,6 +18,8 @@ Handler = Callable[..., Any]
 def drain_asset(spec: AnySpec, **options: Any) -> Callable[[Handler], dg.AssetsDefinition]:
     """The function below handles the messages of an asset's drain, as `(msg, session)`.
 
+    Below `@batch_handler` it handles lists of them, as `(messages, session)`.
+
     It is also given the step's `context`, and resources, if it has arguments of their names.
 
     The asset has the name and the docstring of the function unless `options` say otherwise; they are those of

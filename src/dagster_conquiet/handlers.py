@@ -6,12 +6,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-_OF_EVERY_MESSAGE = ("msg", "session")
+from conquiet.consume.batch_handler import BatchHandler
+
 _CONTEXT = "context"
 
 
 def extra_arguments(handler: Callable[..., Any]) -> tuple[str, ...]:
     """The names of the arguments of a handler beyond `msg` and `session`: `context`, and resources.
+
+    One of batches has `messages` instead of `msg`.
 
     A handler of two arguments may name them as it likes.
     """
@@ -19,12 +22,13 @@ def extra_arguments(handler: Callable[..., Any]) -> tuple[str, ...]:
         parameters = inspect.signature(handler).parameters
     except ValueError:
         return ()
-    if not {*_OF_EVERY_MESSAGE} <= parameters.keys():
+    own = {_given(handler), "session"}
+    if not own <= parameters.keys():
         return ()
     return tuple(
         name
         for name, parameter in parameters.items()
-        if name not in _OF_EVERY_MESSAGE and parameter.default is parameter.empty
+        if name not in own and parameter.default is parameter.empty
     )
 
 
@@ -34,13 +38,20 @@ def resource_names(handler: Callable[..., Any]) -> set[str]:
 
 
 def bound_handler(handler: Callable[..., Any], context: Any) -> Callable[..., Any]:
-    """The handler as `handler(msg, session)` in this step."""
+    """The handler as `handler(msg, session)`, or `handler(messages, session)`, in this step."""
     names = extra_arguments(handler)
     if not names:
         return handler
     given = {name: context if name == _CONTEXT else getattr(context.resources, name) for name in names}
 
-    def handle(msg: Any, session: Any) -> Any:
-        return handler(msg=msg, session=session, **given)
+    function = handler.handle_all if isinstance(handler, BatchHandler) else handler
+    name_of_messages = _given(handler)
 
-    return handle
+    def handle(one_or_many: Any, session: Any) -> Any:
+        return function(**{name_of_messages: one_or_many}, session=session, **given)
+
+    return BatchHandler(handle) if isinstance(handler, BatchHandler) else handle
+
+
+def _given(handler: Callable[..., Any]) -> str:
+    return "messages" if isinstance(handler, BatchHandler) else "msg"

@@ -81,7 +81,9 @@ class DatabaseResource(dg.ConfigurableResource[Any]):
     """The application's database: one engine per process, created when first used, disposed after the run."""
 
     url: str = Field(repr=False, description="A SQLAlchemy URL; use an EnvVar.")
-    pool_size: int = Field(default=1, description="Connections that are kept; a drain uses one at a time.")
+    pool_size: int = Field(
+        default=1, description="Connections that are kept; a drain uses as many as its concurrency."
+    )
 
     _engine: Engine | None = PrivateAttr(default=None)
 

@@ -23,10 +23,10 @@ class SourceSpec:
     """What the drain of a stream and that of a topic have in common."""
 
     group: str
-    #: `handler(msg, session)`; one that also names `context` or resources as arguments is given them. `None`:
-    #: the function below `@drain_asset` or `@drain_op`. An import string is loaded when a step runs, so that
-    #: definitions load without the handler's imports. A topic's may return `Ack()`, `Retry(delay_ms)` or
-    #: `DeadLetter(reason)`.
+    #: `handler(msg, session)`, or a `batch_handler` of `(messages, session)`; one that also names `context`
+    #: or resources as arguments is given them. `None`: the function below `@drain_asset` or `@drain_op`. An
+    #: import string is loaded when a step runs, so that definitions load without the handler's imports. A
+    #: topic's may return `Ack()`, `Retry(delay_ms)` or `DeadLetter(reason)`.
     handler: HandlerOrReference | None = None
     #: `None`: a redelivered message is handled again.
     inbox: Inbox | None = field(default_factory=Inbox)

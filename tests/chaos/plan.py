@@ -21,6 +21,10 @@ INBOX_LOCK_S = 1
 #: writes would use them up within seconds if that were an attempt.
 MAX_ATTEMPTS = 12
 
+#: The share of workers that handle batches, and the most messages of one.
+_IN_BATCHES = 1 / 3
+BATCH_SIZE = 20
+
 #: Threads that send, each its own keys; one of them waits for a replica with each message.
 SENDERS = 4
 #: Messages for each second of a run, unless it is told how many.
@@ -79,6 +83,19 @@ class WorkerOrder:
     database: str
     name: str
     seed: int
+
+    @property
+    def concurrency(self) -> int:
+        """How many messages, or batches, of a partition it handles at once: one, or four."""
+        return self._rng("concurrency").choice((1, 4))
+
+    @property
+    def in_batches(self) -> bool:
+        """Whether it handles many messages in one transaction."""
+        return self._rng("batches").random() < _IN_BATCHES
+
+    def _rng(self, what: str) -> random.Random:
+        return random.Random(f"{self.seed}:{self.name}:{what}")
 
     def encode(self) -> str:
         return json.dumps(asdict(self))

@@ -8,11 +8,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import insert
 
-from conquiet import DbSession, Inbox
+from conquiet import DbSession, Inbox, batch_handler
+from conquiet.consume.batch_handler import BatchHandler
+from conquiet.consume.limits import DEFAULT_BATCH_SIZE
 from conquiet.db.inbox import Identified
 from conquiet.errors import ConquietError
 from conquiet.mq import (
@@ -25,6 +27,7 @@ from conquiet.mq import (
 )
 from conquiet.queue import open_client
 from tests.chaos.plan import (
+    BATCH_SIZE,
     GROUP,
     INBOX_LOCK_S,
     LEASE_TTL_MS,
@@ -83,6 +86,15 @@ def handler_of(seed: int) -> Callable[[MqMessage, DbSession], Retry | None]:
     return handle
 
 
+def batches_of(handle: Callable[[MqMessage, DbSession], Retry | None]) -> BatchHandler:
+    """The same for many messages in one transaction; the first answer is that of all of them."""
+
+    def handle_all(messages: Sequence[MqMessage], session: DbSession) -> Retry | None:
+        return next((answer for msg in messages if (answer := handle(msg, session)) is not None), None)
+
+    return batch_handler(handle_all)
+
+
 def work(order: WorkerOrder) -> None:
     """Consume until SIGTERM."""
     consumer = _eventually_start(order)
@@ -99,8 +111,12 @@ def _eventually_start(order: WorkerOrder) -> PartitionConsumer:
         retry=RetryPolicy(max_attempts=MAX_ATTEMPTS, base_delay_ms=20, max_delay_ms=300),
         ordering="strict",
         block_ms=500,
+        concurrency=order.concurrency,
+        batch_size=BATCH_SIZE if order.in_batches else DEFAULT_BATCH_SIZE,
     )
-    inbox, handler = TellingInbox(lock_timeout_s=INBOX_LOCK_S), handler_of(order.seed)
+    inbox, one = TellingInbox(lock_timeout_s=INBOX_LOCK_S), handler_of(order.seed)
+    handler = batches_of(one) if order.in_batches else one
+    _log.info("%s at once, %s", order.concurrency, "in batches" if order.in_batches else "one by one")
     while True:
         try:
             topic = Topics(client).open(TOPIC)

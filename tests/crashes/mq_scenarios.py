@@ -9,7 +9,8 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from conquiet import DbSession, DrainLimits
+from conquiet import DbSession, DrainLimits, batch_handler
+from conquiet.consume import Handler
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import QueueError
 from conquiet.mq import ConsumerConfig, MqAdmin, MqMessage, Producer, drain_topic
@@ -170,11 +171,30 @@ def for_a_drain_of_the_topic(site: MqSite) -> None:
 
 
 def drain_all(site: MqSite) -> None:
-    """`drain_topic` until nothing is left; by the clock of the recovery its lease is over, by no other."""
+    """`drain_topic` until nothing is left."""
+    _drain_topic(site, site.handle, DrainLimits(idle_ms=1, batch_size=2))
+
+
+def drain_two_at_once(site: MqSite) -> None:
+    """The same, two handlers at once, in the order of the keys."""
+    _drain_topic(site, site.handle, DrainLimits(idle_ms=1, concurrency=2))
+
+
+def drain_in_batches(site: MqSite) -> None:
+    """The same with a batch handler, three messages in a transaction."""
+
+    def handle_all(messages: list[MqMessage], session: DbSession) -> None:
+        for msg in messages:
+            site.handle(msg, session)
+
+    _drain_topic(site, batch_handler(handle_all), DrainLimits(idle_ms=1, batch_size=3))
+
+
+def _drain_topic(site: MqSite, handler: Handler, limits: DrainLimits) -> None:
+    # By the clock of the recovery its lease is over, by no other.
     config = ConsumerConfig(consumer_name="worker-1", retry=POLICY, block_ms=1, lease_ttl_ms=HOUR_MS // 2)
-    limits = DrainLimits(idle_ms=1, batch_size=2)
     how: dict[str, Any] = {"inbox": site.inbox, "config": config, "until": "empty"}
-    drain_topic(site.topic, GROUP, site.handle, site.engine, limits, **how)
+    drain_topic(site.topic, GROUP, handler, site.engine, limits, **how)
 
 
 def drain_at_once(site: MqSite) -> None:
@@ -283,6 +303,12 @@ MQ_SCENARIOS = {
         run=drain_all,
         sent=names("a", 1, 2, 3) | names("b", 4, 5) | names("c", 6),
         dead=names("b", 4),
+    ),
+    "mq_two_at_once": MqScenario(
+        prepare=one_that_fails_once, run=drain_two_at_once, sent=names("a", 1, 2, 3) | names("b", 1)
+    ),
+    "mq_batches": MqScenario(
+        prepare=one_that_fails_once, run=drain_in_batches, sent=names("a", 1, 2, 3) | names("b", 1)
     ),
     "mq_replay": MqScenario(
         prepare=three_dead_letters, run=replay_all, recover=replay_all, sent=names("a", 1, 2, 3), max_copies=2

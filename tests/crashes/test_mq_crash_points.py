@@ -112,6 +112,16 @@ def test_no_crash_point_of_a_drain_of_a_whole_topic_loses_a_message_or_repeats_a
     assert "sql COMMIT" in exploration.points
 
 
+@pytest.mark.parametrize("scenario", ["mq_two_at_once", "mq_batches"])
+def test_no_crash_point_of_several_messages_at_once_or_in_one_transaction_loses_one_or_repeats_an_effect(
+    explore: Explore, scenario: str
+):
+    exploration = explore(scenario)
+
+    assert_kept(exploration, points=25, has_redelivered=True)
+    assert "sql COMMIT" in exploration.points
+
+
 def test_no_crash_point_of_a_take_over_loses_what_the_dead_left_or_repeats_what_they_did(explore: Explore):
     exploration = explore("mq_take_over")
 

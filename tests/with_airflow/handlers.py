@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import insert
 
-from conquiet import DbSession, QueueMessage
+from conquiet import DbSession, QueueMessage, batch_handler
 from tests.conftest import effects
 
 
@@ -18,3 +20,13 @@ def record_even(msg: QueueMessage, session: DbSession) -> None:
     if msg.payload["number"] % 2:
         raise ValueError(f"odd: {msg.payload}")
     record(msg, session)
+
+
+def record_all(messages: Sequence[QueueMessage], session: DbSession) -> None:
+    """Write one row for each message, with how many came together."""
+    rows = [{"entry_id": msg.id, "note": f"{msg.payload['number']} of {len(messages)}"} for msg in messages]
+    session.execute(insert(effects), rows)
+
+
+#: As it is found by a name.
+record_batch = batch_handler(record_all)

@@ -148,6 +148,31 @@ def test_a_handler_of_batches_stays_one(orders, stream, context, lines, notes):
     assert max(sizes) > 1
 
 
+def test_a_batch_that_fails_is_counted_message_by_message_as_it_is_handled_again(
+    orders, stream, context, lines
+):
+    orders.enqueue_many([{"number": number} for number in range(6)])
+    go_on = threading.Event()
+
+    @batch_handler
+    def handler(messages, session):
+        numbers = [msg.payload["number"] for msg in messages]
+        if numbers == [5]:
+            assert go_on.wait(600)
+        if 2 in numbers:
+            raise KeyError("two")
+
+    drain = drain_of(stream, handler=handler, progress_every_s=0.05)
+    thread = threading.Thread(target=drain.execute, args=[context(drain)])
+    thread.start()
+    try:
+        assert shows(lines, thread, "4 messages handled", "failed: 1 KeyError")
+    finally:
+        go_on.set()
+        thread.join()
+    assert not any("2 KeyError" in line or "6 KeyError" in line for line in lines())
+
+
 def fields_of(url: str) -> dict[str, Any]:
     parts = make_url(url)
     names = {"login": parts.username, "password": parts.password, "schema": parts.database}

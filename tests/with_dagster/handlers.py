@@ -6,13 +6,20 @@ import os
 import signal
 from pathlib import Path
 
-from conquiet import DbSession, QueueMessage
+from conquiet import DbSession, QueueMessage, batch_handler
 from tests.conftest import effects
 
 
 def note_effect(msg: QueueMessage, session: DbSession) -> None:
     """One row for each message."""
     session.execute(effects.insert(), {"entry_id": msg.id, "note": str(msg.payload.get("n"))})
+
+
+@batch_handler
+def note_effects(messages: list[QueueMessage], session: DbSession) -> None:
+    """One row for each message, with how many came together."""
+    rows = [{"entry_id": msg.id, "note": str(len(messages))} for msg in messages]
+    session.execute(effects.insert(), rows)
 
 
 def refuse_odd(msg: QueueMessage, session: DbSession) -> None:

@@ -345,10 +345,12 @@ def test_a_malformed_entry_does_not_block_its_neighbours_and_fails_the_drain(
     assert list(pending(client, stream)) == [bad]
 
 
-def test_messages_found_in_the_inbox_are_acked_without_their_handler(make_queue, engine, client, stream):
+@pytest.mark.parametrize("inbox", [Inbox(), True])
+def test_messages_found_in_the_inbox_are_acked_without_their_handler(
+    make_queue, engine, client, stream, inbox
+):
     queue = make_queue()
     queue.enqueue_many([{"n": n} for n in range(5)])
-    inbox = Inbox()
     drain(queue, write_effect, engine, DrainLimits(max_messages=3), inbox=inbox)
     client.xgroup_setid(stream, GROUP, "0-0")
 

@@ -175,12 +175,14 @@ def test_a_message_delivered_too_often_is_moved_to_the_dead_letters_with_all_tha
     assert (kept["errorType"], kept["errorMessage"]) == ("DeliveredTooOften", "delivered 4 times")
 
 
-def test_a_committed_message_is_acked_instead_of_dead_lettered(make_queue, engine, client, stream, abandoned):
+@pytest.mark.parametrize("inbox", [Inbox(), True])
+def test_a_committed_message_is_acked_instead_of_dead_lettered(
+    make_queue, engine, client, stream, abandoned, inbox
+):
     done, failing = abandoned(2, deliveries=3)
-    inbox = Inbox()
-    inbox.create_table(engine)
+    Inbox().create_table(engine)
     with DbSession(engine) as session:
-        inbox.record(session, QueueMessage(stream, GROUP, done, {}, data=b'{"n":0}'))
+        Inbox().record(session, QueueMessage(stream, GROUP, done, {}, data=b'{"n":0}'))
 
     report = drain_stale(
         make_queue(), write_effect, engine, DrainLimits(max_messages=10, max_deliveries=3), inbox=inbox

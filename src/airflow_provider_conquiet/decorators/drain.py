@@ -11,6 +11,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factor
 
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from conquiet.consume import Handler
+from conquiet.consume.batch_handler import BatchHandler
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 class DrainDecoratedOperator(DecoratedOperator, DrainOperator):
     """A DrainOperator whose handler is the decorated function.
 
-    Its first two parameters are the message and the session; any others get what the task was called with,
-    or the context's values of their names.
+    Its first two parameters are the message, or with `batch=True` a list of messages, and the session; any
+    others get what the task was called with, or the context's values of their names.
     """
 
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *DrainOperator.template_fields)
@@ -31,6 +32,7 @@ class DrainDecoratedOperator(DecoratedOperator, DrainOperator):
         self,
         *,
         python_callable: Handler,
+        batch: bool = False,
         op_args: Collection[Any] | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
@@ -40,7 +42,8 @@ class DrainDecoratedOperator(DecoratedOperator, DrainOperator):
         parameters = list(signature.parameters.values())
         if len(parameters) < 2:
             raise TypeError(
-                f"a handler is called as handler(msg, session): {python_callable!r} takes {signature}"
+                "a handler is called as handler(msg, session), one of batches as handler(messages, session): "
+                f"{python_callable!r} takes {signature}"
             )
 
         @wraps(python_callable)
@@ -54,6 +57,7 @@ class DrainDecoratedOperator(DecoratedOperator, DrainOperator):
             op_args=op_args,
             op_kwargs=op_kwargs,
             kwargs_to_upstream={"handler": python_callable},
+            batch=batch or isinstance(python_callable, BatchHandler),
             **kwargs,
         )
 
@@ -62,7 +66,7 @@ class DrainDecoratedOperator(DecoratedOperator, DrainOperator):
         names = inspect.signature(self.python_callable).parameters
         given = {**dict(zip(names, self.op_args, strict=False)), **self.op_kwargs}
         from_context = {name: context[name] for name in names if name in context}  # type: ignore[literal-required]
-        return partial(self.function, **{**from_context, **given})
+        return self.marked(partial(self.function, **{**from_context, **given}))
 
 
 #: Makes a drain of a stream, or of a topic's partition, whose handler is the decorated function.

@@ -30,8 +30,8 @@ _OF_HOOKS_ALONE = {"cursor", "client", "local_infile", "enable_log_db_messages"}
 
 
 @contextmanager
-def application_engine(db_url: str, *, conn_id: str) -> Iterator[Engine]:
-    """An engine of one connection, for the length of the block.
+def application_engine(db_url: str, *, conn_id: str, connections: int = 1) -> Iterator[Engine]:
+    """An engine of one connection, or of as many as handlers run at once, for the length of the block.
 
     Raises:
         ValueError: the URL cannot be used, or it leads to Airflow's metadata database.
@@ -39,8 +39,8 @@ def application_engine(db_url: str, *, conn_id: str) -> Iterator[Engine]:
     """
     mask_password(db_url)
     try:
-        # One connection serves the messages, a second one an inbox row that is taken back.
-        engine = create_engine(db_url, poolclass=QueuePool, pool_size=1, max_overflow=1)
+        # One connection serves the messages of a thread, a second one an inbox row that is taken back.
+        engine = create_engine(db_url, poolclass=QueuePool, pool_size=connections, max_overflow=connections)
     except (ArgumentError, ImportError) as error:
         raise ConnectionFieldError(
             conn_id, f"names a database that cannot be used: {mask(str(error))}"

@@ -113,14 +113,17 @@ class RedisStreamsHook(BaseHook):
             raise TopicError(topic, f"has no partition {partition}, only 0 to {opened.partition_count - 1}")
         return opened.keys.stream(partition)
 
-    def engine(self) -> AbstractContextManager[Engine]:
+    def engine(self, *, connections: int = 1) -> AbstractContextManager[Engine]:
         """The application's database for the length of the block: opened here, disposed at its end.
+
+        Args:
+            connections: how many are kept: as many as handlers run at once.
 
         Raises:
             ValueError: the connection names no database, or Airflow's own.
             DbError: the database does not answer.
         """
-        return self._connection.engine()
+        return self._connection.engine(connections=connections)
 
     @property
     def database_url(self) -> str | None:

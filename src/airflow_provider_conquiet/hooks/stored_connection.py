@@ -57,8 +57,8 @@ class StoredConnection:
         return url_of_connection(connection, connection.extra_dejson)
 
     @contextmanager
-    def engine(self) -> Iterator[Engine]:
-        """The database for the length of the block.
+    def engine(self, *, connections: int = 1) -> Iterator[Engine]:
+        """The database for the length of the block, with so many connections that are kept.
 
         Raises:
             ConnectionFieldError: the connection names no database, or Airflow's own.
@@ -68,7 +68,8 @@ class StoredConnection:
         if url is None:
             reason = "names no database; name the connection of the application's database in db_conn_id"
             raise ConnectionFieldError(self.conn_id, reason)
-        with application_engine(url, conn_id=self._database_conn_id or self.conn_id) as engine:
+        conn_id = self._database_conn_id or self.conn_id
+        with application_engine(url, conn_id=conn_id, connections=connections) as engine:
             yield engine
 
     @property

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseOperator
 from sqlalchemy import Engine
 
-from airflow_provider_conquiet.arguments import failing_at_once, optional_number
+from airflow_provider_conquiet.arguments import failing_at_once, number, optional_number
 from airflow_provider_conquiet.drains import TaskDrain
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.lineage import Lineage
 from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.reports import Report, drain_report, update_outlets
 from airflow_provider_conquiet.task_try import TaskTry, task_span
-from conquiet import DrainLimits, Inbox, load_handler
+from conquiet import DrainLimits, Inbox, batch_handler, load_handler
 from conquiet.consume import Handler
+from conquiet.consume.batch_handler import BatchHandler
+from conquiet.consume.limits import OrderBy
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -34,6 +36,11 @@ class HandlingOperator(BaseOperator):
         group: the consumer group; it is created at the stream's start if it does not exist.
         handler: "package.module:function", or a function; called as handler(msg, session).
         stream: the key of the stream.
+        batch: the handler takes a list of messages, up to `batch_size`, in one transaction; unneeded for one
+            that `batch_handler` marks.
+        concurrency: how many messages, or batches, are handled at once, each with a connection of its own.
+        order_by: with more than one: the field, or a function of the message, whose equal values keep their
+            order; `False` for no order. A topic keeps that of its keys by itself.
         max_messages, max_duration_s, idle_ms, max_deliveries, take_over_dead, batch_size: as in
             `DrainLimits`, which has the defaults; keep `max_duration_s` below `execution_timeout`.
         on_error: "continue" goes on after a failed message; "raise" stops at the first one and fails the task
@@ -47,12 +54,15 @@ class HandlingOperator(BaseOperator):
         db_conn_id: the connection of the application's database, instead of the one that it names.
     """
 
+    # Without order_by: Airflow calls a function that it finds in one of them, with the context.
     template_fields: Sequence[str] = (
         "stream",
         "group",
         "max_messages",
         "max_duration_s",
         "max_deliveries",
+        "concurrency",
+        "batch_size",
         "redis_streams_conn_id",
         "db_conn_id",
     )
@@ -78,7 +88,10 @@ class HandlingOperator(BaseOperator):
         max_failures: int | None = _DEFAULTS.max_failures,
         max_deliveries: int | None = _DEFAULTS.max_deliveries,
         take_over_dead: bool = _DEFAULTS.take_over_dead,
+        batch: bool = False,
         batch_size: int = _DEFAULTS.batch_size,
+        concurrency: int = _DEFAULTS.concurrency,
+        order_by: OrderBy | None = _DEFAULTS.order_by,
         inbox: bool | str = False,
         progress_every_s: float | None = 5.0,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
@@ -96,7 +109,10 @@ class HandlingOperator(BaseOperator):
         self.max_failures = max_failures
         self.max_deliveries = max_deliveries
         self.take_over_dead = take_over_dead
+        self.batch = batch
         self.batch_size = batch_size
+        self.concurrency = concurrency
+        self.order_by = order_by
         self.inbox = inbox
         self.progress_every_s = progress_every_s
         self.redis_streams_conn_id = redis_streams_conn_id
@@ -112,7 +128,12 @@ class HandlingOperator(BaseOperator):
 
     def loaded_handler(self, context: Context) -> Handler:
         """The function that handles messages; imported when the task runs."""
-        return load_handler(self.handler) if isinstance(self.handler, str) else self.handler
+        return self.marked(load_handler(self.handler) if isinstance(self.handler, str) else self.handler)
+
+    def marked(self, handler: Handler) -> Handler:
+        """The handler, as one of batches if `batch` says so."""
+        is_marked = isinstance(handler, BatchHandler)
+        return batch_handler(handler) if self.batch and not is_marked else handler
 
     @abstractmethod
     def task_drain(self, hook: RedisStreamsHook, task_try: TaskTry) -> TaskDrain:
@@ -128,7 +149,9 @@ class HandlingOperator(BaseOperator):
             max_deliveries=optional_number("max_deliveries", self.max_deliveries, int),
             take_over_dead=self.take_over_dead,
             on_error=self.on_error,
-            batch_size=self.batch_size,
+            batch_size=number("batch_size", self.batch_size, int),
+            concurrency=number("concurrency", self.concurrency, int),
+            order_by=self.order_by,
             should_stop=lambda: self._is_stopping,
         )
         inbox = Inbox(table=self.inbox) if isinstance(self.inbox, str) else Inbox() if self.inbox else None
@@ -149,7 +172,8 @@ class HandlingOperator(BaseOperator):
             with failing_at_once():
                 opened = RedisStreamsHook(self.redis_streams_conn_id, db_conn_id=self.db_conn_id)
                 hook = stack.enter_context(opened)
-                engine = stack.enter_context(hook.engine())
+                connections = number("concurrency", self.concurrency, int)
+                engine = stack.enter_context(hook.engine(connections=connections))
             yield hook, engine
 
     def drain_once(self, context: Context) -> Report:

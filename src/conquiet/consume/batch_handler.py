@@ -10,17 +10,18 @@ from typing import Any
 
 @dataclass(eq=False)
 class BatchHandler:
-    """A handler of batches: `function(messages, session)`, or `function(messages)` without a database.
+    """A handler of batches: `handle_all(messages, session)`, or `handle_all(messages)` without a database.
 
     One transaction is for all of them. If it fails, nothing of it stays, and each message is handled again
     by itself, in a list of one.
     """
 
-    function: Callable[..., Any]
+    # Not "function": a decorator above takes over these attributes, and Airflow's have one of that name.
+    handle_all: Callable[..., Any]
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call the function."""
-        return self.function(*arguments)
+        return self.handle_all(*arguments, **named)
 
 
 def batch_handler(function: Callable[..., Any]) -> BatchHandler:

@@ -24,11 +24,11 @@ class BatchHandling(MessageHandling):
         self,
         handler: BatchHandler,
         engine: Engine | None,
-        inbox: Inbox | None = None,
+        inbox: Inbox | bool | None = None,
         *,
         before_commit: Callable[[], None] | None = None,
     ) -> None:
-        batch = handler.function
+        batch = handler.handle_all
         alone = (lambda msg: batch([msg])) if engine is None else (lambda msg, session: batch([msg], session))
         super().__init__(alone, engine, inbox, before_commit=before_commit)
         check_handler(handler, arguments=1 if engine is None else 2)
@@ -41,7 +41,7 @@ class BatchHandling(MessageHandling):
     def handle_batch(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         """Handle and commit all of them or none; whatever is raised, they must stay pending."""
         if self._engine is None:
-            return [answer_of(self._batch.function(list(messages)))] * len(messages)
+            return [answer_of(self._batch.handle_all(list(messages)))] * len(messages)
         self._delivery, done = None, set[str]()
         try:
             connection = self._connection or self._connect()
@@ -50,7 +50,7 @@ class BatchHandling(MessageHandling):
                 if self._inbox is not None:
                     self._delivery, done = self._inbox.record_batch(session, messages)
                 new = [msg for msg in messages if msg.id not in done]
-                answer = answer_of(self._batch.function(new, session)) if new else Ack()
+                answer = answer_of(self._batch.handle_all(new, session)) if new else Ack()
                 if not isinstance(answer, Ack):
                     raise RolledBackError(answer)  # noqa: TRY301 -- it leaves the transaction
                 if self._before_commit is not None:
@@ -68,7 +68,7 @@ class BatchHandling(MessageHandling):
 def new_handling(
     handler: Handler,
     engine: Engine | None,
-    inbox: Inbox | None = None,
+    inbox: Inbox | bool | None = None,
     *,
     before_commit: Callable[[], None] | None = None,
 ) -> MessageHandling:

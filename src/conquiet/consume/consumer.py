@@ -68,7 +68,7 @@ class QueueConsumer:
             self.config.claim_idle_ms if min_idle_ms is None else min_idle_ms, count
         )
 
-    def run(self, *, handler: Handler, engine: Engine, inbox: Inbox | None = None) -> None:
+    def run(self, *, handler: Handler, engine: Engine, inbox: Inbox | bool | None = None) -> None:
         """Read, open a DbSession, handle, commit, ack, until stopped; any failure ends it and is raised.
 
         With an inbox, a message that was handled before is acked without its handler.

@@ -14,6 +14,7 @@ from conquiet.consume.presence import Presence
 from conquiet.consume.report import DrainReport
 from conquiet.consume.stream_channel import StreamChannel
 from conquiet.db import Inbox
+from conquiet.masking import shown
 from conquiet.queue import RedisStreamsQueue
 
 
@@ -23,7 +24,7 @@ def drain(
     engine: Engine,
     limits: DrainLimits | None = None,
     *,
-    inbox: Inbox | None = None,
+    inbox: Inbox | bool | None = None,
     take_over_from: Sequence[str] = (),
 ) -> DrainReport:
     """Handle this consumer's pending messages, what dead drains left, handed-back ones, then new ones.
@@ -32,7 +33,7 @@ def drain(
     Messages that were read and not started are handed back: pending, and the next drain claims them.
 
     Args:
-        inbox: skip the handler of messages that were handled before.
+        inbox: skip the handler of messages that were handled before; `True` for an `Inbox()`.
         take_over_from: consumers that are known to be dead, as earlier tries of the same task: what they
             left is handled before new messages, and the group forgets their names.
 
@@ -42,6 +43,7 @@ def drain(
         DatabaseUnavailableError: the database cannot be reached or refuses to write; the message is handed
             back.
     """
+    _check_queue(queue)
     limits = limits or DrainLimits()
     with _handling(handler, engine, inbox) as handling, Presence(queue) as presence:
         channel = StreamChannel.for_drain(presence, limits, take_over_from)
@@ -54,7 +56,7 @@ def drain_stale(
     engine: Engine,
     limits: DrainLimits | None = None,
     *,
-    inbox: Inbox | None = None,
+    inbox: Inbox | bool | None = None,
     min_idle_ms: int | None = None,
 ) -> DrainReport:
     """Claim and handle messages of any consumer that are idle for `min_idle_ms`; no new ones are read.
@@ -62,6 +64,7 @@ def drain_stale(
     Args:
         min_idle_ms: the queue's `claim_idle_ms` unless given; longer than the longest handler.
     """
+    _check_queue(queue)
     limits = limits or DrainLimits()
     min_idle_ms = queue.config.claim_idle_ms if min_idle_ms is None else min_idle_ms
     with _handling(handler, engine, inbox) as handling, Presence(queue) as presence:
@@ -69,7 +72,15 @@ def drain_stale(
         return DrainLoop(channel, handling, limits).run()
 
 
-def _handling(handler: Handler, engine: Engine, inbox: Inbox | None) -> MessageHandling:
+def _check_queue(queue: object) -> None:
+    if not isinstance(queue, RedisStreamsQueue):
+        raise TypeError(
+            f"queue must be a RedisStreamsQueue, got {shown(queue)}; a topic is drained by drain_partition "
+            "or drain_topic"
+        )
+
+
+def _handling(handler: Handler, engine: Engine, inbox: Inbox | bool | None) -> MessageHandling:
     if engine is None:
         raise TypeError(
             "a plain stream is drained into a database: engine must be a SQLAlchemy Engine, not None"

@@ -50,14 +50,16 @@ class MessageHandling:
         self,
         handler: Handler,
         engine: Engine | None,
-        inbox: Inbox | None = None,
+        inbox: Inbox | bool | None = None,
         *,
         before_commit: Callable[[], None] | None = None,
     ) -> None:
         if engine is not None and not isinstance(engine, Engine):
             raise TypeError(f"engine must be a SQLAlchemy Engine, not {shown(engine)}")
+        if isinstance(inbox, bool):
+            inbox = Inbox() if inbox else None
         if inbox is not None and not isinstance(inbox, Inbox):
-            raise TypeError(f"inbox must be an Inbox or None, not {inbox!r}")
+            raise TypeError(f"inbox must be an Inbox, True for one of its own, or None, not {inbox!r}")
         if inbox is not None and engine is None:
             raise ValueError("inbox needs an engine")
         check_handler(handler, arguments=1 if engine is None else 2)

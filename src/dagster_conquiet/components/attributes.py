@@ -14,6 +14,9 @@ from pydantic import Field
 from dagster_conquiet.config import FailWhen
 from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource, ResourceKeys
 
+#: What of the config is about several messages at once, with these names in the YAML.
+ORDER = ("concurrency", "order_by", "no_order", "batch_size")
+
 
 class SensorAttributes(dg.Model, dg.Resolvable):
     """When a run of the drain's job is requested."""

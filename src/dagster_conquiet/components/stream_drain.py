@@ -10,6 +10,7 @@ from pydantic import Field
 from dagster_conquiet.assets import build_drain_asset, build_stream_asset
 from dagster_conquiet.checks import build_backlog_check, build_dead_letter_check, build_freshness_check
 from dagster_conquiet.components.attributes import (
+    ORDER,
     CheckAttributes,
     FailAttributes,
     RecoveryAttributes,
@@ -58,6 +59,17 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
     max_deliveries: int | None = Field(
         default=_LIMITS.max_deliveries, description="A message delivered more often is a dead letter."
     )
+    concurrency: int = Field(
+        default=_LIMITS.concurrency, description="How many messages, or batches, are handled at once."
+    )
+    order_by: str | None = Field(
+        default=None, description="With more than one: the field whose equal values keep their order."
+    )
+    no_order: bool = Field(default=False, description="With more than one: messages have no order.")
+    batch_size: int = Field(
+        default=_LIMITS.batch_size,
+        description="The most messages of one read, or of a batch handler's transaction.",
+    )
     fail_when: FailAttributes = FailAttributes()
     max_retries: int = Field(default=3, description="How often a step that dies or fails is tried again.")
     sensor: SensorAttributes = SensorAttributes()
@@ -75,7 +87,7 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions; nothing is imported, connected or read."""
-        names = ("max_messages", "max_duration_s", "max_failures", "max_deliveries")
+        names = ("max_messages", "max_duration_s", "max_failures", "max_deliveries", *ORDER)
         limits: dict[str, Any] = {name: getattr(self, name) for name in names}
         limits["fail_when"] = self.fail_when.rule()
         keys, resources = servers(self.redis_url_variable, self.database_url_variable)

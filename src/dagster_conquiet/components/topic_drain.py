@@ -9,6 +9,7 @@ from pydantic import Field
 
 from dagster_conquiet.assets import build_topic_asset, build_topic_drain_asset
 from dagster_conquiet.components.attributes import (
+    ORDER,
     CheckAttributes,
     FailAttributes,
     TopicSensorAttributes,
@@ -59,6 +60,17 @@ class TopicDrainComponent(dg.Component, dg.Model, dg.Resolvable):
     retry_delay_ms: int = Field(
         default=_LIMITS.retry_delay_ms, description="The wait before the second attempt."
     )
+    concurrency: int = Field(
+        default=_LIMITS.concurrency, description="How many messages, or batches, are handled at once."
+    )
+    order_by: str | None = Field(
+        default=None, description="With more than one: the field whose equal values keep their order."
+    )
+    no_order: bool = Field(default=False, description="With more than one: messages have no order.")
+    batch_size: int = Field(
+        default=_LIMITS.batch_size,
+        description="The most messages of one read, or of a batch handler's transaction.",
+    )
     fail_when: FailAttributes = FailAttributes()
     max_retries: int = Field(default=3, description="How often a step that dies or fails is tried again.")
     sensor: TopicSensorAttributes = TopicSensorAttributes()
@@ -74,7 +86,7 @@ class TopicDrainComponent(dg.Component, dg.Model, dg.Resolvable):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions; nothing is imported, connected or read."""
-        names = ("max_messages", "max_duration_s", "max_failures", "max_attempts", "retry_delay_ms")
+        names = ("max_messages", "max_duration_s", "max_failures", "max_attempts", "retry_delay_ms", *ORDER)
         limits: dict[str, Any] = {name: getattr(self, name) for name in names}
         keys, resources = servers(self.redis_url_variable, self.database_url_variable)
         spec = TopicDrainSpec(

@@ -12,8 +12,9 @@ import dagster as dg
 from sqlalchemy import Engine
 
 from conquiet.consume import DrainLimits, DrainReport, drain
+from conquiet.consume.batch_handling import new_handling
 from conquiet.consume.engine import DrainLoop
-from conquiet.consume.handling import Handler, MessageHandling
+from conquiet.consume.handling import Handler
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, DrainError
 from conquiet.mq import ConsumerConfig, MqAdmin, RetryPolicy, Topics, drain_partition
@@ -153,7 +154,7 @@ def read_again_in_step(
 
         def read_again(handler: Handler, engine: Engine, inbox: Inbox | None) -> DrainReport:
             channel = RetainedChannel(client, spec.stream, f"{spec.group}@{attempt.work_id}", retained)
-            with MessageHandling(handler, engine, inbox) as handling:
+            with new_handling(handler, engine, inbox) as handling:
                 return DrainLoop(channel, handling, limits).run()
 
         every = replace(spec, fail_when=lambda report: bool(report.failed) or report.stopped_by in _TOO_SOON)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
+
+from conquiet.consume.batch_handler import BatchHandler
+from conquiet.consume.outcome import DeadLetter, Retry
 
 BARS = 60
 _FIRST_WIDTH_S = 0.01
@@ -21,6 +25,7 @@ class Timeline:
         self._started = clock()
         self.bar_width_s = _FIRST_WIDTH_S
         self._counts = [0] * BARS
+        self._lock = threading.Lock()
 
     @property
     def counts(self) -> list[int]:
@@ -28,26 +33,33 @@ class Timeline:
         used = max((index for index, count in enumerate(self._counts) if count), default=-1)
         return self._counts[: used + 1]
 
-    def count(self) -> None:
-        """One more event, now."""
+    def count(self, number: int = 1) -> None:
+        """So many more events, now; by any thread."""
+        with self._lock:
+            self._count(number)
+
+    def _count(self, number: int) -> None:
         index = int((self._clock() - self._started) / self.bar_width_s)
         while index >= BARS:
             pairs = zip(self._counts[::2], self._counts[1::2], strict=True)
             self._counts = [first + second for first, second in pairs] + [0] * (BARS // 2)
             self.bar_width_s *= 2
             index //= 2
-        self._counts[index] += 1
+        self._counts[index] += number
 
     def counting(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """The handler, with each message that it finished counted."""
 
         @wraps(handler)
-        def handle(*arguments: Any) -> Any:
-            result = handler(*arguments)
-            self.count()
+        def handle(given: Any, *arguments: Any) -> Any:
+            result = handler(given, *arguments)
+            number = len(given) if isinstance(handler, BatchHandler) else 1
+            # Of a batch that was rolled back each message is handled again by itself.
+            if number == 1 or not isinstance(result, Retry | DeadLetter):
+                self.count(number)
             return result
 
-        return handle
+        return BatchHandler(handle) if isinstance(handler, BatchHandler) else handle
 
     def markdown(self) -> str | None:
         """A picture with its caption; no text of any message is in it. `None` if nothing happened."""

@@ -238,9 +238,9 @@ def test_a_drain_reads_what_is_there_before_it_is_idle(topic, send):
         assert drain(topic, lambda msg: None, idle_ms=1).handled == 1, number
 
 
-def test_what_the_inbox_has_is_skipped_and_counted(topic, send, engine):
+@pytest.mark.parametrize("inbox", [Inbox(), True])
+def test_what_the_inbox_has_is_skipped_and_counted(topic, send, engine, inbox):
     send(2)
-    inbox = Inbox()
     drain(topic, write_effect, engine, inbox=inbox)
     client_reset = MqAdmin(topic.client).reset_group(topic.name, GROUP, "start", dry_run=False)
     assert client_reset

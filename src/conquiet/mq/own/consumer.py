@@ -48,7 +48,7 @@ class PartitionConsumer(Background):
         handler: Handler,
         engine: Engine | None = None,
         *,
-        inbox: Inbox | None = None,
+        inbox: Inbox | bool | None = None,
         config: ConsumerConfig | None = None,
     ) -> None:
         check_topic_part("group", group)

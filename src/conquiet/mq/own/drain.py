@@ -15,12 +15,14 @@ from conquiet.consume.report import DrainReport
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, PartitionBusyError, TopicError
 from conquiet.logs import MessageLog
+from conquiet.masking import shown
 from conquiet.mq.keys import check_topic_part
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.channel_leases import ChannelLeases
 from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.topics import Topic, topic_of
+from conquiet.queue import RedisStreamsQueue
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -33,7 +35,7 @@ def drain_partition(
     engine: Engine | None = None,
     limits: DrainLimits | None = None,
     *,
-    inbox: Inbox | None = None,
+    inbox: Inbox | bool | None = None,
     config: ConsumerConfig | None = None,
 ) -> DrainReport:
     """Own the partition until a limit is reached, and handle its messages as `PartitionConsumer` does.
@@ -48,8 +50,8 @@ def drain_partition(
         PartitionBusyError: another consumer owns the partition.
         LeaseLostError: the lease was lost meanwhile; what was not settled is handled again by its new owner.
     """
+    topic = topic_to_drain(topic)
     check_topic_part("group", group)
-    topic = topic_of(topic)
     if partition not in topic.partitions:
         raise TopicError(topic.name, f"has no partition {partition}, only 0 to {topic.partition_count - 1}")
     config = config or ConsumerConfig()
@@ -72,6 +74,16 @@ def drain_partition(
             return DrainLoop(channel, handling, limits).run()
     finally:
         leases.release(channel)
+
+
+def topic_to_drain(topic: Topic | str) -> Topic:
+    """As `topic_of`; a plain stream has another drain."""
+    if isinstance(topic, RedisStreamsQueue):
+        raise TypeError(
+            f"topic must be a Topic or the name of one, got {shown(topic)}; a RedisStreamsQueue is drained "
+            "by drain"
+        )
+    return topic_of(topic)
 
 
 class _Renewal:

@@ -18,9 +18,9 @@ from conquiet.db import Inbox
 from conquiet.errors import PartitionBusyError
 from conquiet.mq.clock import server_ms
 from conquiet.mq.own.config import ConsumerConfig
-from conquiet.mq.own.drain import drain_partition
+from conquiet.mq.own.drain import drain_partition, topic_to_drain
 from conquiet.mq.send.delayed import copies_for, move_delayed
-from conquiet.mq.topics import Topic, Topics, topic_of
+from conquiet.mq.topics import Topic, Topics
 
 #: What must be left of a topic for its drain to go on, although nothing can be read now.
 Until = Literal["idle", "settled", "empty"]
@@ -37,7 +37,7 @@ def drain_topic(
     engine: Engine | None = None,
     limits: DrainLimits | None = None,
     *,
-    inbox: Inbox | None = None,
+    inbox: Inbox | bool | None = None,
     config: ConsumerConfig | None = None,
     until: Until = "idle",
 ) -> DrainReport:
@@ -53,12 +53,13 @@ def drain_topic(
     Raises:
         LeaseLostError: a lease was lost meanwhile; what was not settled is handled again by its new owner.
     """
+    topic = topic_to_drain(topic)
     if until not in ("idle", "settled", "empty"):
         raise ValueError(f"until must be 'idle', 'settled' or 'empty', got {until!r}")
     config = config or ConsumerConfig()
     limits = limits or config.drain_limits()
     how: dict[str, Any] = {"handler": handler, "engine": engine, "inbox": inbox, "config": config}
-    left = _Left(topic_of(topic), group, config, until)
+    left = _Left(topic, group, config, until)
     return _Rounds(left, limits, partial(drain_partition, group=group, **how)).run()
 
 
