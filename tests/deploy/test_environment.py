@@ -88,6 +88,8 @@ def known() -> set[str]:
     """Every name that one of the programs reads."""
     settings = {f"CONQUIET_{name.upper()}" for name in Settings.__slots__}
     connections = {"AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", "AIRFLOW_CONN_SPARK_DEFAULT"}
+    # What the first one names as the application's database.
+    connections.add("AIRFLOW_CONN_SHOP")
     return settings | connections | _of_airflow() | _of_dagster() | _of_postgres() | set(OTHERS)
 
 

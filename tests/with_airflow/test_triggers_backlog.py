@@ -224,7 +224,7 @@ def test_a_watcher_without_its_connection_waits_for_it_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     before: str | None,
-    valkey_url: str,
+    server_url: str,
 ):
     if before is not None:
         monkeypatch.setenv("AIRFLOW_CONN_LATER", before)
@@ -233,7 +233,7 @@ def test_a_watcher_without_its_connection_waits_for_it_and_says_so(
         trigger = BacklogTrigger(stream=stream, group="billing", redis_streams_conn_id="later")
         async with running(trigger) as ringing:
             await until(lambda: "nothing is watched" in caplog.text)
-            monkeypatch.setenv("AIRFLOW_CONN_LATER", connection_to(valkey_url))
+            monkeypatch.setenv("AIRFLOW_CONN_LATER", connection_to(server_url))
             client.xadd(stream, {"data": "{}"})
             await until(lambda: ringing.events)
             return ringing.events

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from redis.exceptions import NoPermissionError
@@ -10,32 +11,30 @@ from sqlalchemy import make_url
 
 from airflow_provider_conquiet.hooks.server import ConnectionFieldError
 from airflow_provider_conquiet.hooks.server_errors import CONNECT_ERRORS, ServerConnectionError
+from airflow_provider_conquiet.hooks.stored_connection import StoredConnection
 from conquiet import DbError
 from conquiet.masking import mask
 from conquiet.queue import Client
 
-if TYPE_CHECKING:
-    from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 
-
-def try_connection(hook: RedisStreamsHook) -> tuple[bool, str]:
+def try_connection(stored: StoredConnection, connect: Callable[[], Client]) -> tuple[bool, str]:
     """Connect to the server, and to the database if there is one, and describe both."""
     try:
-        server = hook.server
-        info = _server_info(hook.get_conn())
+        server = stored.server
+        info = _server_info(connect())
     except (ConnectionFieldError, ServerConnectionError) as error:
         return False, str(error)
     except (ValueError, AirflowNotFoundException, *CONNECT_ERRORS) as error:
         text = mask(f"{type(error).__name__}: {error}")
-        return False, f"connection {hook.redis_streams_conn_id!r}: {text}"
+        return False, f"connection {stored.conn_id!r}: {text}"
     tls = " by TLS" if server.tls else ""
     if dict(server.options).get("ssl_cert_reqs") == "none" and server.tls:
         tls += ", its certificate is not checked"
     found = f"{info} ({server.mode}) answers at {server.shown}{tls}"
     try:
-        if hook.database_url is None:
+        if stored.database_url is None:
             return True, f"{found}. No application database: tasks that drain need db_conn_id"
-        with hook.engine() as engine:
+        with stored.engine() as engine:
             url = make_url(engine.url).render_as_string(hide_password=True)
             return True, f"{found}. The database {url} answers"
     except (DbError, ValueError, AirflowNotFoundException) as error:

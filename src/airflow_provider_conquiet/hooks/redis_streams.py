@@ -200,7 +200,7 @@ class RedisStreamsHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Connect to the server, and to the database if there is one, and describe both."""
-        return try_connection(self)
+        return try_connection(self._connection, self.get_conn)
 
     def asset_uri(self, stream: str) -> str:
         """The asset URI of a stream or topic on this server."""

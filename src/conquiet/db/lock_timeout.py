@@ -19,6 +19,7 @@ from sqlalchemy import (
     text,
     true,
 )
+from sqlalchemy.dialects import mysql
 from sqlalchemy.dialects.postgresql import INTERVAL
 
 from conquiet.db.session import DbSession
@@ -54,11 +55,12 @@ def lock_timeout(session: DbSession, seconds: int) -> Iterator[None]:
 
 def insert_within_on_mariadb(table: Table, seconds: int) -> TextClause:
     """An insert for MariaDB that waits no longer than this for other transactions, in one statement."""
-    columns = ", ".join(column.name for column in table.c)
+    quoted = mysql.dialect().identifier_preparer
+    columns = ", ".join(quoted.format_column(column) for column in table.c)
     values = ", ".join(f":{column.name}" for column in table.c)
     # A shorter timeout of the session stays.
     own = f"innodb_lock_wait_timeout = LEAST(@@innodb_lock_wait_timeout, {seconds:d})"
-    insertion = f"INSERT INTO {table.name} ({columns}) VALUES ({values})"  # noqa: S608 -- a checked name
+    insertion = f"INSERT INTO {quoted.format_table(table)} ({columns}) VALUES ({values})"  # noqa: S608 -- a checked name
     return text(f"SET STATEMENT {own} FOR {insertion}")
 
 
