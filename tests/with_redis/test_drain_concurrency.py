@@ -334,16 +334,18 @@ def test_messages_that_a_handler_adds_are_handled_by_the_same_drain(make_queue, 
 
 def test_log_lines_of_a_handler_name_its_own_message(make_queue, engine, caplog):
     queue, crowd = make_queue(), Crowd(4)
+    # Of its own: what an application configures disables the loggers that are there.
+    log = logging.getLogger(f"app.{queue.config.stream_key}")
     queue.enqueue_many([{"n": n} for n in range(4)])
     caplog.handler.addFilter(MessageFilter())
 
     def handler(msg, session):
         with crowd.entered(waits=True):
-            logging.getLogger("app").warning("handling %s", msg.id)
+            log.warning("handling %s", msg.id)
 
     drain(queue, handler, engine, unordered(max_messages=4))
 
-    lines = [record for record in caplog.records if record.name == "app"]
+    lines = [record for record in caplog.records if record.name == log.name]
     assert len(lines) == 4
     assert [f"handling {record.message_id}" for record in lines] == [record.message for record in lines]
 
