@@ -17,8 +17,9 @@ from conquiet.errors import QueueError
 from conquiet.mq import ConsumerConfig, DeadLetter, MqMessage, Producer, RetryPolicy, Topics
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.config import DEFAULT_MAX_BYTES
+from conquiet.mq.own.entries import Batch
 from conquiet.mq.own.leases import Lease, LeaseStore
-from conquiet.mq.own.partition import Batch, LeasedPartition
+from conquiet.mq.own.partition import LeasedPartition
 from conquiet.mq.scripts import move_due
 from conquiet.queue import open_client
 from conquiet.queue.config import CLAIM_IDLE_MS

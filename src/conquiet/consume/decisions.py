@@ -77,7 +77,10 @@ class Decisions(Generic[M]):
                 self._raise_if_final(attempt, attempt.error)
             if self.database.is_on:
                 self.database.ended()
-            if len(messages) > 1 and not _has_succeeded(attempt):
+            has_failed = attempt.error is not None or any(
+                not isinstance(one, Ack | Skipped) for one in attempt.outcomes
+            )
+            if len(messages) > 1 and has_failed:
                 end_spans(attempt)
                 return []
             seconds = attempt.seconds / len(messages)
@@ -183,7 +186,3 @@ class Decisions(Generic[M]):
                 self.alone.add(msg.id)
                 self._outages_of[msg.id] = 0
         return True
-
-
-def _has_succeeded(attempt: Attempt[M]) -> bool:
-    return attempt.error is None and all(isinstance(one, Ack | Skipped) for one in attempt.outcomes)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Generic
 
 from conquiet.consume.attempt import Attempts
 from conquiet.consume.channel import Channel, Handling, M
 from conquiet.consume.conclusions import Conclusions
 from conquiet.consume.decisions import Decisions
+from conquiet.consume.ending import Ending
 from conquiet.consume.gate import Gate
 from conquiet.consume.handlers import OwnThread, Threads
 from conquiet.consume.limits import DrainLimits
@@ -22,7 +22,6 @@ from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.spans import Spans
 from conquiet.consume.tally import Tally
 from conquiet.consume.unsettled import Unsettled
-from conquiet.errors import ConquietError, text_of
 from conquiet.logs import naming_messages_of
 
 
@@ -50,7 +49,11 @@ class DrainLoop(Generic[M]):
         self.attempts = Attempts(channel, handling, spans, self._gate)
         self._handlers: OwnThread[M] | Threads[M] = OwnThread(self.attempts)
         if self._is_concurrent:
-            self._handlers = Threads(limits.concurrency, order, self._attempts_of_another_thread)
+            self._handlers = Threads(
+                limits.concurrency,
+                order,
+                lambda: Attempts(channel, handling.for_another_thread(), spans, self._gate),
+            )
         state = LoopState(
             channel=channel,
             handling=handling,
@@ -63,6 +66,7 @@ class DrainLoop(Generic[M]):
         )
         self._conclusions = Conclusions(state, self._handlers)
         self._reads = Reads(state, self._conclusions, is_consumer=gate is not None)
+        self._ending = Ending(state, self._conclusions)
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -90,10 +94,10 @@ class DrainLoop(Generic[M]):
                     raise failed  # noqa: TRY301 -- as any error that ends the loop
                 if stopped_by != "stop":
                     self._decisions.aside.raise_first()
-                self._finish()
+                self._ending.finish()
         except BaseException as error:
             self.attempts.end_handling()
-            self._finish_after(error)
+            self._ending.finish_after(error)
             raise
         report = self._tally.report(self._channel, stopped_by, len(self._queued.messages))
         if self._tally.has_left_pending:
@@ -111,9 +115,6 @@ class DrainLoop(Generic[M]):
             self._unsettled.settle()
             then()
         return True
-
-    def _attempts_of_another_thread(self) -> Attempts[M]:
-        return Attempts(self._channel, self._handling.for_another_thread(), self._spans, self._gate)
 
     def _work(self) -> StopReason:
         queued = self._queued.messages
@@ -155,9 +156,6 @@ class DrainLoop(Generic[M]):
         self._handling.release()
         self._unsettled.settle()
 
-    def _should_not_begin(self) -> bool:
-        return self._gate.is_paused or self._reason_to_stop() is not None
-
     def _enter(self) -> bool:
         """Whether the next message may begin now; if not, some have ended or a moment is over."""
         if self._is_concurrent:
@@ -171,7 +169,9 @@ class DrainLoop(Generic[M]):
             # Those would be waited for in vain.
             self._conclusions.wait()
             return False
-        return self._gate.enter(self._should_not_begin, self._give_way)
+        return self._gate.enter(
+            lambda: self._gate.is_paused or self._reason_to_stop() is not None, self._give_way
+        )
 
     def _may_begin_beside(self, others: int) -> bool:
         # A database that was unavailable is tried with one message.
@@ -218,32 +218,3 @@ class DrainLoop(Generic[M]):
             if not is_begun:
                 self._gate.leave()
         self._conclusions.of_ended()
-
-    def _finish(self) -> None:
-        try:
-            # First: a committed message must not be claimed as if it were not.
-            self._unsettled.settle()
-        finally:
-            queued = self._queued.messages
-            queued.extendleft(reversed(self._decisions.aside.take_all()))
-            if self._channel.can_settle:
-                self._tally.handed_back(self._channel.hand_back(queued))
-                queued.clear()
-
-    def _finish_after(self, error: BaseException) -> None:
-        notes = []
-        if (failed := self._conclusions.wait_for_all()) is not None and failed is not error:
-            notes.append(f"and what was in another handler has failed, too: {text_of(failed)}")
-        try:
-            if self._channel.can_settle:
-                self._finish()
-        except ConquietError as also:
-            notes.append(f"and what was read could not be settled and handed back: {also}")
-        for settlement in self._unsettled.settlements:
-            self._tally.unsettled(settlement)
-        report = self._tally.report(self._channel, "error", len(self._queued.messages))
-        # A user's exception class may refuse notes and attributes; it must leave all the same.
-        with suppress(Exception):
-            for note in (*notes, f"drain report: {report.to_json()}"):
-                error.add_note(note)
-            error.drain_report = report  # type: ignore[attr-defined]  # documented in `DrainLimits`

@@ -39,7 +39,7 @@ class Queued(Generic[M]):
                 if msg is None:
                     break
                 # It may be another one than the first: one that the channel kept back, or that others took.
-                if (taken or in_handlers) and self._must_wait(msg):
+                if (taken or in_handlers) and (msg.id in self._alone or not self._order.may_begin(msg)):
                     self.messages.appendleft(msg)
                     break
                 taken.append(msg)
@@ -56,6 +56,3 @@ class Queued(Generic[M]):
             raise
         refused = {begin.entry_id for begin in begins if begin.is_refused}
         return [msg for msg in taken if msg.id not in refused]
-
-    def _must_wait(self, msg: M) -> bool:
-        return msg.id in self._alone or not self._order.may_begin(msg)

@@ -67,18 +67,15 @@ class TaskChannel:
         max_outage_s: float = 60.0,
         max_bytes: int = BATCH_BYTES,
     ) -> None:
-        self._max_bytes = max_bytes
-        self._client, self._follow = client, follow
+        self._client, self._follow, self._max_bytes = client, follow, max_bytes
         self._reader = BlockingReader(client, consumer)
         self._queues = deque(queues)
         self._keys = {keys.prefix: keys for keys in queues}
-        self._app = app
-        self._prefetch = prefetch
+        self._app, self._prefetch = app, prefetch
         self.admission, self.consumer = Admission(client, app.rate_limiter, app.codec), consumer
         self.rules = TaskRules(consumer, app.tasks)
-        self.where = Where(
-            destination=",".join(keys.queue for keys in queues), group=GROUP, consumer=consumer
-        )
+        names = ",".join(keys.queue for keys in queues)
+        self.where = Where(destination=names, group=GROUP, consumer=consumer)
         self.max_outage_s, self.max_outages_of_message = max_outage_s, 5
         self.stream, self.is_caught_up, self.claimed_by_others = queues[0].prefix, True, 0
         #: Seconds that a task took lately, its longest.

@@ -157,7 +157,10 @@ class MessageBrowser:
         """The last messages, then new ones, until `wait`, called when there are none, returns true."""
         name = name_of(topic)
         opened = self._topics.open_existing(name)
-        ends = {partition: _last_id(opened, partition) for partition in opened.partitions}
+        ends: dict[int, str] = {}
+        for partition in opened.partitions:
+            newest = opened.call("XREVRANGE", opened.keys.stream(partition), "+", "-", "COUNT", 1)
+            ends[partition] = newest[0][0].decode() if newest else "0-0"
         if last:
             for message in reversed(self.page(opened, MessageQuery(limit=last)).messages):
                 # One that was added just now comes below.
@@ -247,8 +250,3 @@ def _stored(topic: Topic, partition: int, entry: tuple[bytes, Any]) -> StoredMes
 
 def _bound(bound: str | int | None, default: str) -> str:
     return default if bound is None else str(bound)
-
-
-def _last_id(topic: Topic, partition: int) -> str:
-    entries = topic.call("XREVRANGE", topic.keys.stream(partition), "+", "-", "COUNT", 1)
-    return entries[0][0].decode() if entries else "0-0"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from conquiet.consume.byte_budget import ByteBudget
 from conquiet.errors import QueueError
@@ -63,6 +64,13 @@ class ChannelLeases:
         in_flight = channel.in_flight.copy().items()
         is_renewed = self.store.renew(channel.partition.lease, self._config.lease_ttl_ms, in_flight)
         channel.lease_valid_until = self._config.valid_until(asked) if is_renewed else 0.0
+
+    def shrink_budget(self, error: MemoryError, extra: Mapping[str, Any]) -> None:
+        """The process had too little memory: all partitions have less from now on."""
+        text = "too little memory for what was read: no more than %d bytes at a time from now on"
+        _log.error(text, self.budget.shrink(), exc_info=error, extra=extra)
+        # What the failed worker had is to be free before the others go on.
+        error.__traceback__ = None
 
     def check_ends(self, topic: Topic, partitions: Iterable[int]) -> None:
         """Report what a failover has lost, of these partitions and of those that were owned before."""

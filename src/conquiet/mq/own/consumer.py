@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from sqlalchemy import Engine
 
@@ -57,7 +56,10 @@ class PartitionConsumer(Background):
         self._new_handling().create_inbox_table()
         self.topic = topic_of(topic)
         self.group = group
-        self.config = config or ConsumerConfig()
+        self.config = config = config or ConsumerConfig()
+        self._extra = partial(
+            message_fields, topic=self.topic.name, group=group, consumer=config.consumer_name
+        )
         self._leases = ChannelLeases(self.topic, group, self.config)
         self._membership = Membership(self._leases.store, group, self.config)
         self._owned = OwnedPartitions(self.topic.name, group, self._leases, self.config)
@@ -204,7 +206,7 @@ class PartitionConsumer(Background):
                     emit("conquiet_mq_leases_lost_total", 1, *owned.channel.partition.labels)
                     _log.warning("%s", owned.error, extra=owned.channel.partition.extra())
                 case MemoryError() as error:
-                    self._shrink(error)
+                    self._leases.shrink_budget(error, self._extra())
                     self._tolerate_failure(owned.partition, error, has_worked=owned.channel.has_worked)
                 case QueueError() as error:
                     self._tolerate_failure(owned.partition, error, has_worked=owned.channel.has_worked)
@@ -212,16 +214,6 @@ class PartitionConsumer(Background):
                     text, extra = "the worker of %s failed", owned.channel.partition.extra()
                     _log.error(text, owned.channel, exc_info=owned.error, extra=extra)
                     self._fatal = self._fatal or owned.error
-
-    def _shrink(self, error: MemoryError) -> None:
-        text = "too little memory for what was read of topic %r: no more than %d bytes at a time from now on"
-        _log.error(text, self.topic.name, self._leases.budget.shrink(), exc_info=error, extra=self._extra())
-        # What the failed worker had is to be free before the others go on.
-        error.__traceback__ = None
-
-    def _extra(self, **facts: Any) -> dict[str, Any]:
-        names = {"topic": self.topic.name, "group": self.group, "consumer": self.config.consumer_name}
-        return message_fields(**names, **facts)
 
     def _shut_down(self) -> None:
         self._owned.stop()

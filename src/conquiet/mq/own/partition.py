@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from conquiet.consume.outcome import Settlement
-from conquiet.errors import LeaseLostError, MalformedEntry, QueueError
+from conquiet.errors import LeaseLostError, QueueError
 from conquiet.logs import message_fields
-from conquiet.mq.envelope import Envelope, LaterVersionError, MessageDraft, MqMessage, check_envelope
+from conquiet.mq.envelope import MqMessage
+from conquiet.mq.own.entries import Batch, PartitionEntries
 from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.scripts import run_script
 from conquiet.mq.topics import Topic
-from conquiet.payload import decode_payload
 from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.queue.connection import as_text
-from conquiet.queue.message import data_of, pairs_of
 from conquiet.queue.scripts import create_group
 from conquiet.tracing import Where
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What one read of a partition delivered."""
-
-    messages: list[MqMessage] = field(default_factory=list)
-    malformed: list[MalformedEntry] = field(default_factory=list)
-    #: Of a read that found nothing new: the last entry that the group was given.
-    last_delivered: str = ""
-    #: Further entries, delivered too, for which there was no room: their content is to be loaded.
-    unloaded: list[MqMessage] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.messages or self.malformed)
-
-    @property
-    def sizes(self) -> list[int]:
-        """The bytes of each message and malformed entry."""
-        sizes = [len(msg.data) for msg in self.messages]
-        return sizes + [sum(len(value) for _, value in entry.fields) for entry in self.malformed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +60,9 @@ class LeasedPartition:
         self.group = group
         self.lease = lease
         self._leases = leases
-        self._is_bare = topic.layout == "bare_stream"
         keys, place = topic.keys, (group, lease.partition)
         self.stream = keys.stream(lease.partition)
+        self._entries = PartitionEntries(topic, group, lease.partition)
         self._own_keys = [keys.lease(*place), self.stream, keys.waiting(*place), keys.failures(*place)]
         self._settle_keys = [
             *self._own_keys,
@@ -112,7 +90,7 @@ class LeasedPartition:
         """Create the group at the stream's beginning, unless it is there."""
         # A topic has its streams: one that is missing was deleted, and must not come back.
         with self.topic.visible("XGROUP CREATE", group=self.group):
-            create_group(self.topic.client, self.stream, self.group, create_stream=self._is_bare)
+            create_group(self.topic.client, self.stream, self.group, create_stream=self._entries.is_bare)
 
     def take_over(
         self,
@@ -134,7 +112,7 @@ class LeasedPartition:
         last, entries, waiting, vanished = self._fenced("take_over", start, count, max_bytes, *idle)
         self._turn += bool(entries or vanished)
         return TakeOver(
-            batch=self._batch(entries, is_taken=True),
+            batch=self._entries.batch(entries, is_taken=True),
             waiting=_texts(waiting),
             vanished=_texts(vanished),
             after=last.decode() or None,
@@ -145,7 +123,7 @@ class LeasedPartition:
         entries, next_due_ms, vanished, unknown = self._fenced("take_due", count, max_bytes)
         self._turn += bool(entries or vanished)
         return Due(
-            batch=self._batch(entries, is_taken=True),
+            batch=self._entries.batch(entries, is_taken=True),
             vanished=_texts(vanished),
             next_due_ms=None if next_due_ms < 0 else next_due_ms,
             unknown=_texts(unknown),
@@ -167,8 +145,8 @@ class LeasedPartition:
         arguments = (count, max_bytes, len(once), *once, *others)
         reply, entries, last, too_large = self._fenced("settle_and_read", *arguments, keys=self._settle_keys)
         self._turn += bool(settlements or entries)
-        batch = self._batch([(*entry, 1, b"") for entry in entries], last.decode())
-        batch.unloaded.extend(self._unloaded(entry_id.decode()) for entry_id in too_large)
+        batch = self._entries.batch([(*entry, 1, b"") for entry in entries], last.decode())
+        batch.unloaded.extend(self._entries.unloaded(entry_id.decode()) for entry_id in too_large)
         return _effects(settlements, reply), batch
 
     def load(self, msg: MqMessage) -> Batch:
@@ -176,7 +154,7 @@ class LeasedPartition:
         entries = self.topic.call("XRANGE", self.stream, msg.id, msg.id, group=self.group)
         is_taken = not msg.is_counted
         facts = (msg.delivery_count - is_taken, msg.failure)
-        return self._batch([(*entry, *facts) for entry in entries], is_taken=is_taken)
+        return self._entries.batch([(*entry, *facts) for entry in entries], is_taken=is_taken)
 
     def find_gone(self, entry_ids: Sequence[str]) -> list[str]:
         """Which of these neither wait for their retry nor are pending at anybody."""
@@ -191,7 +169,7 @@ class LeasedPartition:
         found = []
         for entry_id in entry_ids:
             entries = self.topic.call("XRANGE", self.stream, entry_id, entry_id, group=self.group)
-            batch = self._batch([(*entry, 1, b"") for entry in entries])
+            batch = self._entries.batch([(*entry, 1, b"") for entry in entries])
             found.append(batch.messages[0].key if batch.messages else None)
         return found
 
@@ -225,61 +203,6 @@ class LeasedPartition:
 
     def __str__(self) -> str:
         return f"partition {self.partition} of topic {self.topic.name!r} for group {self.group!r}"
-
-    def _batch(
-        self, entries: Sequence[Sequence[Any]], last_delivered: str = "", *, is_taken: bool = False
-    ) -> Batch:
-        topic, group, partition, is_bare = self.topic.name, self.group, self.partition, self._is_bare
-        bare_stream = topic if is_bare else None
-        batch = Batch(last_delivered=last_delivered)
-        for raw_id, fields, count, failure in entries:
-            entry_id = raw_id.decode()
-            try:
-                data = data_of(fields)
-                payload = decode_payload(data)
-                check_envelope(payload, bare_stream=bare_stream)
-            except ValueError as error:
-                # Redis has counted a new delivery; what is taken over is counted when it begins.
-                returned = count - (not is_taken) if isinstance(error, LaterVersionError) else None
-                batch.malformed.append(
-                    MalformedEntry(entry_id, pairs_of(fields), count, str(error), hand_back_count=returned)
-                )
-                continue
-            if is_taken:
-                # As it will be when it has begun.
-                count += 1
-            envelope = Envelope.of(payload, topic=topic, partition=partition, is_bare=is_bare)
-            draft: Any = MessageDraft(
-                topic=topic,
-                group=group,
-                partition=partition,
-                id=entry_id,
-                attempt=envelope.attempt + count,
-                envelope=envelope,
-                delivery_count=count,
-                stream=self.stream,
-                data=data,
-                failure=failure,
-                is_counted=not is_taken,
-                sent_ms=envelope.timestamp_ms,
-                sent_id=envelope.id,
-            )
-            draft.__class__ = MqMessage
-            batch.messages.append(draft)
-        return batch
-
-    def _unloaded(self, entry_id: str) -> MqMessage:
-        topic, partition = self.topic.name, self.partition
-        return MqMessage(
-            topic=topic,
-            group=self.group,
-            partition=partition,
-            id=entry_id,
-            attempt=1,
-            envelope=Envelope(topic=topic, partition=partition, payload={}),
-            delivery_count=1,
-            stream=self.stream,
-        )
 
     def extra(self, **facts: Any) -> dict[str, Any]:
         """The `extra` of a log line about this partition."""

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from conquiet.mq.envelope import MqMessage
-from conquiet.mq.own.partition import Batch, LeasedPartition
+from conquiet.mq.own.entries import Batch
+from conquiet.mq.own.partition import LeasedPartition
 from conquiet.mq.own.take_overs import log_vanished
 
 
