@@ -57,9 +57,8 @@ class PartitionConsumer(Background):
         self.topic = topic_of(topic)
         self.group = group
         self.config = config = config or ConsumerConfig()
-        self._extra = partial(
-            message_fields, topic=self.topic.name, group=group, consumer=config.consumer_name
-        )
+        whose = {"topic": self.topic.name, "group": group, "consumer": config.consumer_name}
+        self._extra = partial(message_fields, **whose)
         self._leases = ChannelLeases(self.topic, group, self.config)
         self._membership = Membership(self._leases.store, group, self.config)
         self._owned = OwnedPartitions(self.topic.name, group, self._leases, self.config)
@@ -230,7 +229,6 @@ class PartitionConsumer(Background):
         try:
             last_call()
         except QueueError as error:
-            text, name = "consumer %s could not reach Redis while it stopped: %s", self.config.consumer_name
-            _log.warning(text, name, error, extra=self._extra())
+            _log.warning("Redis could not be reached while it stopped: %s", error, extra=self._extra())
         except BaseException as error:  # noqa: BLE001 -- raised by run(), as soon as no thread is left
             self._fatal = self._fatal or error
