@@ -86,6 +86,8 @@ class ConsumerLoop:
             DbError: also if the tables of the database cannot be created as it begins for the first time.
         """
         outage = Outage(self._config.max_outage_s)
+        #: Whether the last line of the log was about the database.
+        reported: bool | None = None
         while not self._is_stopping.is_set():
             self._answered_at = None
             try:
@@ -100,10 +102,12 @@ class ConsumerLoop:
                 # Not by how long it took to fail: a server that hangs takes long, and is not there either.
                 if self._answered_at is not None and time.monotonic() - self._answered_at > 1:
                     outage.ended()
-                # Once in an outage: of a hundred consumers each tries twenty times a minute.
-                level = logging.DEBUG if outage.is_on else logging.WARNING
+                # Once in an outage of each: of a hundred consumers each tries twenty times a minute.
+                is_reported = outage.is_on and reported is isinstance(error, DbError)
+                reported = isinstance(error, DbError)
                 if outage.failed():
                     raise
+                level = logging.DEBUG if is_reported else logging.WARNING
                 _log.log(level, "consumer %s begins anew: %s", self._name, error)
                 while not outage.is_time_to_try() and not self._is_stopping.wait(0.05):
                     pass
