@@ -324,7 +324,7 @@ MQ_SCENARIOS = {
     ),
     "mq_gone_head": MqScenario(
         prepare=one_key_whose_head_is_settled_by_hand,
-        run=work(12, ordering="strict", claim_idle_ms=4),
+        run=work(30, ordering="strict", claim_idle_ms=4),
         # Whether the first one is handled, is the hand's doing.
         sent=names("a", 2, 3) | names("b", 1),
         is_strict=True,
