@@ -65,10 +65,10 @@ class PartitionChannel:
         #: Entry id and delivery count of all that is read and not settled; read by the thread that renews.
         self.in_flight: dict[str, int] = {}
         #: The budget is one for all partitions of a consumer.
-        self._room = Room(budget or ByteBudget(config.max_bytes), self.waiting)
+        self.room = Room(budget or ByteBudget(config.max_bytes), self.waiting)
         self._redeliveries = Redeliveries(partition, config, self._metrics, self.in_flight)
         self._blocked = self._redeliveries.blocked
-        self._settler = Settler(partition, self._metrics, self.in_flight, self._redeliveries, self._room)
+        self._settler = Settler(partition, self._metrics, self.in_flight, self._redeliveries, self.room)
         #: Until when, by `lease_clock`, the lease is certainly held.
         self.lease_valid_until = 0.0
         self.where, self.stream = partition.where, partition.stream
@@ -93,11 +93,11 @@ class PartitionChannel:
 
     def read(self, settlements: Sequence[Settlement], size: int, wait_ms: int | None) -> Batch:
         """As `Channel.read`; never `None`: a partition has no end."""
-        max_bytes = self._room.ask()
+        max_bytes = self.room.ask()
         if not max_bytes:
             self.settle(settlements)
             settlements = ()
-            max_bytes = self._room.wait(min(self._block_ms, wait_ms or self._block_ms))
+            max_bytes = self.room.wait(min(self._block_ms, wait_ms or self._block_ms))
         if not max_bytes:
             self.is_caught_up = False
             return Batch()
@@ -105,7 +105,7 @@ class PartitionChannel:
         try:
             batch = self._read(settlements, size, max_bytes)
         finally:
-            self._room.tell(batch.sizes)
+            self.room.tell(batch.sizes)
         if not batch and self.is_caught_up:
             self._wait_for_new(batch, wait_ms)
         return batch
@@ -154,7 +154,7 @@ class PartitionChannel:
         # Not before: what cannot be loaded now is handed back with the others.
         queued.popleft()
         if msg is not None:
-            self._room.begin(msg)
+            self.room.begin(msg)
         return msg
 
     def set_aside(self, msg: MqMessage) -> None:
@@ -180,11 +180,11 @@ class PartitionChannel:
 
     def decide(self, msg: MqMessage, result: Outcome | Exception, seconds: float) -> Settlement:
         """As `Channel.decide`: done, retried by the policy, or a dead letter."""
-        self._room.end(msg.id)
+        self.room.end(msg.id)
         if isinstance(result, LeaseLostError):
             raise result
         if isinstance(result, MemoryError):
-            self._room.shrink()
+            self.room.shrink()
         now_ms, sent_ms = _now_ms(), msg.sent_ms
         self._metrics.handled(seconds, max(0, now_ms - sent_ms) / 1000 if sent_ms else None)
         settlement = self._rules.for_result(msg, result, now_ms)
@@ -200,7 +200,7 @@ class PartitionChannel:
 
     def hand_back(self, queued: Sequence[MqMessage]) -> int:
         """As `Channel.hand_back`, with what is parked; the next owner begins with them."""
-        self._room.leave()
+        self.room.leave()
         messages = in_order((*queued, *self._redeliveries))
         settlements = [
             Settlement("hand_back", msg.id, self.in_flight[msg.id], msg.delivery_count - 1)
@@ -215,7 +215,7 @@ class PartitionChannel:
 
     def as_delivered(self, msg: MqMessage) -> MqMessage:
         """As `Channel.as_delivered`."""
-        self._room.end(msg.id)
+        self.room.end(msg.id)
         # It may wait for long; a large one is loaded again when its turn comes.
         return msg.as_delivered() if len(msg.data) <= _SMALL_BYTES else msg.unloaded()
 

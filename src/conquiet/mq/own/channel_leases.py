@@ -32,7 +32,7 @@ class ChannelLeases:
         self.store = LeaseStore(topic, group)
         self._ends = EndWatch(topic.client, config.consumer_name)
         #: Of all partitions of the consumer together.
-        self.budget = ByteBudget(config.max_bytes)
+        self._budget = ByteBudget(config.max_bytes)
         self._ever_owned: set[int] = set()
 
     def acquire(self, topic: Topic, partition: int) -> PartitionChannel | None:
@@ -44,7 +44,7 @@ class ChannelLeases:
         if lease is None:
             return None
         leased = LeasedPartition(topic, self._group, lease, self.store)
-        channel = PartitionChannel(leased, config, self._ends, self.budget)
+        channel = PartitionChannel(leased, config, self._ends, self._budget)
         self._ends.watch(leased.stream, topic.end_mark(partition))
         channel.lease_valid_until = config.valid_until(asked)
         count_acquired(*leased.labels)
@@ -68,7 +68,7 @@ class ChannelLeases:
     def shrink_budget(self, error: MemoryError, extra: Mapping[str, Any]) -> None:
         """The process had too little memory: all partitions have less from now on."""
         text = "too little memory for what was read: no more than %d bytes at a time from now on"
-        _log.error(text, self.budget.shrink(), exc_info=error, extra=extra)
+        _log.error(text, self._budget.shrink(), exc_info=error, extra=extra)
         # What the failed worker had is to be free before the others go on.
         error.__traceback__ = None
 

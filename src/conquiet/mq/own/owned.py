@@ -141,6 +141,6 @@ class OwnedPartitions:
                 handling.release()
         except BaseException as error:  # noqa: BLE001 -- read and logged by the thread of run()
             owned.error = error
-        self._leases.budget.leave(owned.channel)
+        owned.channel.room.leave()
         if not isinstance(owned.error, QueueError):
             self._leases.release(owned.channel)
