@@ -86,6 +86,7 @@ def read_by_a_frozen_worker(valkey: Client, count: int) -> tuple[Topic, list[str
         envelope=envelope,
         delivery_count=1,
         stream=stream,
+        sent_id=envelope.id,
     )
     return topic, ids, msg
 
