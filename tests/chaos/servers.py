@@ -95,7 +95,12 @@ class ServerPair(AofServer):
 
     def _has_replica_after(self, pause: Pause) -> bool:
         pause(0.05)
-        return self._has_replica()
+        # In the first moments of a run it has not been given the streams.
+        return self._has_replica() and self._replica_has_streams()
+
+    def _replica_has_streams(self) -> bool:
+        with _client(self._replica) as client:
+            return int(client.exists(*self._streams)) == len(self._streams)
 
     def _has_replica(self) -> bool:
         with _client(self._primary) as client:
