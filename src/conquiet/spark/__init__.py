@@ -16,6 +16,11 @@ if TYPE_CHECKING:
         MalformedRowsError as MalformedRowsError,
         RowsDifferError as RowsDifferError,
     )
+    from conquiet.spark.query_metrics import (
+        QueryMetrics as QueryMetrics,
+        SourceBacklog as SourceBacklog,
+        source_backlogs as source_backlogs,
+    )
     from conquiet.spark.task_rows import publish_tasks as publish_tasks
     from conquiet.spark.source import RedisStreamSource as RedisStreamSource, register as register
 
@@ -25,6 +30,7 @@ _NAMES_OF = {
     "dataframes": "as_messages publish unpack",
     "errors": "DataLossError MalformedRowsError RowsDifferError",
     "source": "RedisStreamSource register",
+    "query_metrics": "QueryMetrics SourceBacklog source_backlogs",
     "task_rows": "publish_tasks",
 }
 

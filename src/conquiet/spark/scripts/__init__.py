@@ -22,7 +22,7 @@ from conquiet.spark.wire.connection import ServerConnection
 Hashes = NDArray[np.uint64]
 
 #: How many partitions, and those that were added to, as record_partitions.lua writes them.
-_RECORD = re.compile(rb"(\d+):,((?:\d+,)*)")
+_RECORD = re.compile(rb"(\d+):,((?:[0-9a-f]+,)*)")
 
 
 #: Rows that one call keeps: the server does nothing else meanwhile.
@@ -81,14 +81,29 @@ def record_partitions(
     client: Client, key: str, partitions: Sequence[int], *, count: int, batch: int, window_ms: int
 ) -> tuple[int, list[int]]:
     """Add to a task's record; returns the number of partitions in it, and which were recorded so far."""
-    arguments: list[Argument] = [window_ms, f"{batch:020}", count, *partitions]
+    number, recorded = _record(client, key, list(map(str, partitions)), count, batch, window_ms)
+    return number, [int(partition) for partition in recorded]
+
+
+def record_names(client: Client, key: str, names: Sequence[str], *, batch: int, window_ms: int) -> list[str]:
+    """Add to a task's record of topics; returns those that are in it."""
+    # The script divides what it records by commas.
+    encoded = [name.encode().hex() for name in names]
+    _, recorded = _record(client, key, encoded, 0, batch, window_ms)
+    return [bytes.fromhex(name.decode()).decode() for name in recorded]
+
+
+def _record(
+    client: Client, key: str, new: Sequence[str], count: int, batch: int, window_ms: int
+) -> tuple[int, list[bytes]]:
+    arguments: list[Argument] = [window_ms, f"{batch:020}", count, *new]
     with visible_errors("record_partitions", stream=key, group=None):
         record = _RECORD_PARTITIONS.run(client, [key], arguments)
     match = _RECORD.fullmatch(record)
     if match is None:
         reason = f"the record of the task's other attempts is of another version of conquiet: {record!r:.100}"
         raise QueueError("record_partitions", stream=key, group=None, reason=reason)
-    return int(match[1]), [int(partition) for partition in match[2].split(b",") if partition]
+    return int(match[1]), [part for part in match[2].split(b",") if part]
 
 
 def add_rows_by_id(

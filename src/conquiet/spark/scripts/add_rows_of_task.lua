@@ -9,7 +9,8 @@
 -- ARGV[3]  how many rows of this batch the caller knows to be added
 -- ARGV[4]  the digest over those   ARGV[5]  the digest over those and the rows of this call
 -- ARGV[6]  the hashes of the rows   ARGV[7]  the run as 20 digits   ARGV[8]  the task
--- ARGV[9…]  the rows; none, to ask what other attempts have added
+-- ARGV[9…]  the rows; none, to ask what other attempts have added. A row is the field `data`, or with the first byte of an
+--            array of MessagePack all fields, names and values in turns
 --
 -- A row that an earlier run has added counts as added, whichever of its tasks had it.
 --
@@ -45,8 +46,13 @@ local function was_added(at)
   return true
 end
 if is_named and #ARGV > 8 then redis.call('HSET', KEYS[3], 't:' .. ARGV[8], ARGV[7]) end
+local function add(row)
+  -- No JSON object begins with this byte.
+  if string.byte(row) == 0xdd then return redis.call('XADD', stream, '*', unpack(cmsgpack.unpack(row))) end
+  redis.call('XADD', stream, '*', 'data', row)
+end
 for i = 9, #ARGV do
-  if not (is_again and was_added(8 * (i - 9) + 1)) then redis.call('XADD', stream, '*', 'data', ARGV[i]) end
+  if not (is_again and was_added(8 * (i - 9) + 1)) then add(ARGV[i]) end
 end
 redis.call('SETRANGE', added, 20, ARGV[5])
 redis.call('APPEND', added, ARGV[6])
