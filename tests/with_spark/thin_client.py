@@ -19,7 +19,8 @@ class _Refusal(MetaPathFinder):
     """Nothing of these can be imported."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> None:
-        if name.partition(".")[0] in _REFUSED:
+        # By pyspark.core the package knows whether it is pyspark-client.
+        if name == "pyspark.core" or name.partition(".")[0] in _REFUSED:
             raise ModuleNotFoundError(f"a thin client has no {name}", name=name)
 
 

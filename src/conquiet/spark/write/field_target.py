@@ -48,8 +48,6 @@ def field_columns(options: WriteOptions, schema: types.StructType) -> list[str]:
     kinds = {field.name: field.dataType for field in schema.fields}
     text = (options.fields or "").strip()
     names = list(kinds) if text == "*" else [name.strip() for name in text.split(",")]
-    if text == "*" and options.dedupe_column is not None and len(names) > 1:
-        names.remove(options.dedupe_column)
     unknown = [name for name in names if name not in kinds]
     if unknown or not 0 < len(names) <= _MOST_FIELDS:
         raise ValueError(
