@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         DataLossError as DataLossError,
         MalformedRowsError as MalformedRowsError,
         RowsDifferError as RowsDifferError,
+        RowsLostError as RowsLostError,
     )
     from conquiet.spark.query_metrics import (
         QueryMetrics as QueryMetrics,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _NAMES_OF = {
     "database_sink": "drain_batch",
     "dataframes": "as_messages publish unpack",
-    "errors": "DataLossError MalformedRowsError RowsDifferError",
+    "errors": "DataLossError MalformedRowsError RowsDifferError RowsLostError",
     "source": "RedisStreamSource register",
     "query_metrics": "QueryMetrics SourceBacklog source_backlogs",
     "task_rows": "publish_tasks",

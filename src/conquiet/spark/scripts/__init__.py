@@ -25,6 +25,9 @@ Hashes = NDArray[np.uint64]
 _RECORD = re.compile(rb"(\d+):,((?:[0-9a-f]+,)*)")
 
 
+#: Of what add_rows_of_task.lua keeps of a task: the batch and the digest.
+_BEFORE_HASHES = 36
+
 #: Rows that one call keeps: the server does nothing else meanwhile.
 _ROWS_KEPT = 2_000
 
@@ -190,6 +193,12 @@ class TaskKey:
         return keys if self.run is None else [*keys, self.run.runs_key, self.run.rows_key]
 
 
+def rows_recorded(client: Client, key: str) -> int:
+    """How many rows of a task the server knows of in one stream."""
+    length = int(run_command(client, "STRLEN", key.encode(), stream=key, group=None))
+    return max(0, length - _BEFORE_HASHES) // 8
+
+
 @dataclass(frozen=True, slots=True)
 class AddedRows:
     """Rows of a task that are in a stream: how many, and the digest over their hashes in order."""
@@ -219,15 +228,15 @@ def add_rows_of_task(
         packed: the rows, as `packed_texts` makes them.
         on_reply: called with `None` once the rows are added. If other attempts have added rows that are not
             known, nothing is added; it is called with all that were, and with the hashes of the unknown ones.
+            If there are fewer than are known, the server has lost some.
     """
 
     def receive(reply: Any) -> None:
         if reply == 0:
             on_reply(None)
             return
-        digest, unknown = reply
-        others = np.frombuffer(unknown, dtype="<u8")
-        on_reply((AddedRows(known.count + len(others), digest.decode()), others))
+        digest, unknown, count = reply
+        on_reply((AddedRows(count, digest.decode()), np.frombuffer(unknown, dtype="<u8")))
 
     fixed: list[Argument] = [task.window_ms, f"{task.batch:020}", known.count, known.digest, after.digest]
     run = "" if task.run is None else f"{task.run.number:020}"

@@ -15,7 +15,7 @@
 -- A row that an earlier run has added counts as added, whichever of its tasks had it.
 --
 -- Returns 0 if the rows were added. If other attempts have added rows meanwhile, nothing is added and {the digest,
--- the hashes that the caller does not know} is returned. An error if a later batch or run has begun, or if KEYS[2]
+-- the hashes that the caller does not know, how many rows there are} is returned. An error if a later batch or run has begun, or if KEYS[2]
 -- has expired.
 
 local stream, added, batch, known = KEYS[1], KEYS[2], ARGV[2], tonumber(ARGV[3])
@@ -38,7 +38,9 @@ if begun < batch then
   digest = string.rep('0', 16)
   redis.call('SET', added, batch .. digest)
 end
-if digest ~= ARGV[4] then return {digest, redis.call('GETRANGE', added, 36 + 8 * known, -1)} end
+if digest ~= ARGV[4] then
+  return {digest, redis.call('GETRANGE', added, 36 + 8 * known, -1), math.max(0, redis.call('STRLEN', added) - 36) / 8}
+end
 local function was_added(at)
   local hash = string.sub(ARGV[6], at, at + 7)
   if redis.call('HEXISTS', KEYS[4], hash) == 0 then return false end

@@ -88,6 +88,11 @@ class TaskWriter:
         #: The keys by which another attempt of the task knows what was added.
         self.keys: list[str] = []
 
+    @property
+    def records(self) -> dict[str, int]:
+        """Of each key by which another attempt knows rows: how many it has."""
+        return dict(one.record for one in self._writers.values() if isinstance(one, OncePerTaskWriter))
+
     def add(self, batch: pa.RecordBatch) -> None:
         """Send the rows of one Arrow batch, each to its stream."""
         if self._partitions is not None and not self._writers:

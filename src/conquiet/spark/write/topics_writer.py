@@ -42,6 +42,11 @@ class TopicsWriter:
         keys = [key for writer in self._writers.values() for key in writer.keys]
         return [self._record.key, *keys] if keys else []
 
+    @property
+    def records(self) -> dict[str, int]:
+        """Of each key by which another attempt knows rows: how many it has."""
+        return {key: rows for writer in self._writers.values() for key, rows in writer.records.items()}
+
     def add(self, batch: pa.RecordBatch) -> None:
         """Send the rows of one Arrow batch, each to its topic."""
         topics = utf8_of(batch.column(TOPIC), TOPIC)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
@@ -12,9 +13,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from conquiet.queue.connection import Client, run_command
+from conquiet.spark.errors import RowsLostError
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.outages import Patience, again_after_outages, connected, connection_of_task
-from conquiet.spark.scripts import new_run_number
+from conquiet.spark.scripts import new_run_number, rows_recorded
 from conquiet.spark.task_context import BATCH_ID, QUERY_ID, Attempt, current_task
 from conquiet.spark.write.field_target import field_columns
 from conquiet.spark.write.task_writer import TaskPartitions, TaskWriter, check_no_rows_left, open_target
@@ -39,6 +41,9 @@ class WrittenRows(WriterCommitMessage):
     run: int | None
     #: The keys by which another attempt of the task knows what was added.
     keys: list[str]
+    #: How many rows each of them must have, of those with rows; and when they had, in ms since 1970.
+    records: dict[str, int] = field(default_factory=dict)
+    ended_ms: int = 0
 
 
 class StreamBatchWriter(DataSourceArrowWriter):
@@ -60,7 +65,9 @@ class StreamBatchWriter(DataSourceArrowWriter):
 
         Raises:
             RowsDifferError: an earlier run of the write has added rows that this one does not have.
+            RowsLostError: a failover has lost rows of tasks that had ended.
         """
+        _check_records(self._options, messages)
         if self._run is not None:
             _check_run(self._options, self._attempt(0))
             return
@@ -102,7 +109,9 @@ class StreamMicroBatchWriter(DataSourceStreamArrowWriter):
 
         Raises:
             RowsDifferError: it had not.
+            RowsLostError: a failover has lost rows of tasks that had ended.
         """
+        _check_records(self._options, messages)
         # Spark makes another writer for this, in a process of its own: the run is that of the tasks.
         for message in messages:
             if isinstance(message, WrittenRows) and message.run is not None:
@@ -118,6 +127,22 @@ def _new_run(options: WriteOptions) -> int | None:
     stream = address.stream or (f"stream:topic:{address.topic}" if address.topic else "conquiet:spark:topics")
     patience = Patience(options.retry_timeout_ms)
     return connected(options.address, patience, lambda client: new_run_number(client, stream))
+
+
+def _check_records(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """See that the server still has what it had confirmed to tasks that have ended since."""
+
+    # What expires after the window says nothing any more.
+    since_ms = time.time_ns() // 1_000_000 - options.dedupe_window_ms
+    written = [one for one in messages if isinstance(one, WrittenRows) and one.ended_ms > since_ms]
+
+    def check(client: Client) -> None:
+        for message in written:
+            for key, rows in message.records.items():
+                if (there := rows_recorded(client, key)) < rows:
+                    raise RowsLostError(stream=key, rows=rows - there)
+
+    connected(options.address, Patience(options.retry_timeout_ms), check)
 
 
 def _check_run(options: WriteOptions, attempt: Attempt) -> None:
@@ -176,4 +201,5 @@ def _write(
                 writer.add(batch)
                 rows += batch.num_rows
             writer.finish()
-            return WrittenRows(rows, attempt.write_id, attempt.run, writer.keys)
+            ended_ms = time.time_ns() // 1_000_000
+            return WrittenRows(rows, attempt.write_id, attempt.run, writer.keys, writer.records, ended_ms)
