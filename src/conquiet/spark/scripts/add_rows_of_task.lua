@@ -48,13 +48,16 @@ local function was_added(at)
   return true
 end
 if is_named and #ARGV > 8 then redis.call('HSET', KEYS[3], 't:' .. ARGV[8], ARGV[7]) end
-local function add(row)
-  -- No JSON object begins with this byte.
-  if string.byte(row) == 0xdd then return redis.call('XADD', stream, '*', unpack(cmsgpack.unpack(row))) end
-  redis.call('XADD', stream, '*', 'data', row)
-end
+-- No JSON object begins with this byte, and all rows of a call are of one kind.
+local are_fields = #ARGV > 8 and string.byte(ARGV[9]) == 0xdd
 for i = 9, #ARGV do
-  if not (is_again and was_added(8 * (i - 9) + 1)) then add(ARGV[i]) end
+  if not (is_again and was_added(8 * (i - 9) + 1)) then
+    if are_fields then
+      redis.call('XADD', stream, '*', unpack(cmsgpack.unpack(ARGV[i])))
+    else
+      redis.call('XADD', stream, '*', 'data', ARGV[i])
+    end
+  end
 end
 redis.call('SETRANGE', added, 20, ARGV[5])
 redis.call('APPEND', added, ARGV[6])
