@@ -225,7 +225,7 @@ class TaskHandling:
             result = task.signature.dump_result(value)
             msg.result = b"null" if result is None else self._app.codec.encode_result(msg.envelope, result)
         except (TaskResultError, TaskTooLargeError) as error:
-            # To run once more what has run to its end would repeat its effects, for a result of the same kind.
+            # To run again what has run to its end would repeat its effects, for a result of the same kind.
             return DeadLetter(f"{type(error).__name__}: {error}")
         return _ACK
 

@@ -382,7 +382,11 @@ def test_a_task_whose_result_cannot_be_kept_is_not_run_again(app: TaskApp, start
 
     start()
 
-    for task, problem in ((lock, "TaskResultError"), (number, "TaskResultError"), (large, "TaskTooLargeError")):
+    for task, problem in (
+        (lock, "TaskResultError"),
+        (number, "TaskResultError"),
+        (large, "TaskTooLargeError"),
+    ):
         with pytest.raises(TaskFailedError, match=problem):
             task.enqueue().result(PATIENCE_S)
     assert ran == ["lock", "number", "large"]
