@@ -276,7 +276,9 @@ def test_a_canvas_that_cannot_be_read_ends_no_worker(app: TaskApp, start: StartW
         {"id": "c", "then": [{}], "member": None},
     ]
     for canvas in canvases:
-        handle = one.with_options(meta={"canvas": canvas}).enqueue()
+        envelope = app.envelope(one.call())
+        envelope.meta = {"canvas": canvas}
+        [handle] = app.send_envelopes([(envelope, one.options)])
         assert handle.result(PATIENCE_S) == 1
 
     assert one.enqueue().result(PATIENCE_S) == 1
