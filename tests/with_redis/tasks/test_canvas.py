@@ -292,7 +292,8 @@ def test_a_task_that_is_enqueued_with_the_meta_of_a_member_is_no_member(
         return sum(numbers)
 
     members = member.with_options(meta={"tenant": "a"}, expires_s=3_600)
-    start(concurrency=2)
+    # A member waits for the task beside it.
+    start(concurrency=3)
 
     assert chord([members.call(1), members.call(2)], total.partial()).enqueue().result(PATIENCE_S) == 3
     assert seen == [{"schemaVersion": 1, "tenant": "a"}] * 2
