@@ -190,7 +190,7 @@ def test_texts_for_people(run, tasks, worker):
 
 
 def test_a_queue_that_was_never_used_is_named_when_it_is_paused(run, tasks):
-    tasks.enqueue("add", queue="mail")
+    tasks.enqueue("add", {"a": 1}, queue="mail")
 
     for words in (("pause", "mial"), ("resume", "mial"), ("rate", "add", "5/s", "--queue", "mial")):
         out = run("workers", *words, "--namespace", tasks.namespace).out
