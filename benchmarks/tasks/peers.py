@@ -23,7 +23,7 @@ _PEERS = ("Celery", "Dramatiq", "taskiq, Redis streams", "streaq", "arq", "huey"
 #: By so many tasks it is found out which are the fastest of the others, and so many of them are timed again.
 _FIRST, _FINALISTS = 1_000, 2
 #: For ours and for them.
-_TOTAL = 5_000
+_TOTAL = 3_000
 
 
 @contextmanager
