@@ -26,7 +26,7 @@ from tests.eventually import HANG_S, eventually
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 _ENDED = 0
-_FAILED = 1
+FAILED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ class Explorer:
     def _be_child(self, point: int, address: Address, trace: Path) -> NoReturn:
         # As above, and even in a call that never returns.
         signal.alarm(self._scenario.timeout_s)
-        status = _FAILED
+        status = FAILED
         try:
             site = self._open(address, client_name=address.stream)
             points = self._points(point, trace)
