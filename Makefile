@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo test quick check chaos bench peers race profile format java clean
 
 help:
-	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick for plain workers)"
+	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick, ARGS=--cluster)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
 	@echo "make quick   without Airflow, Spark, chaos, crash points and pages, on one kind of server"
 	@echo "make check   format, lint, types, layers; prints figures of size and nesting"
