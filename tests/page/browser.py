@@ -46,7 +46,9 @@ class Browser:
     def save(self, path: Path) -> None:
         """A picture of the whole page."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        size = self.driver.execute_script("return [innerWidth, Math.min(document.documentElement.scrollHeight, 2400)]")
+        size = self.driver.execute_script(
+            "return [innerWidth, Math.min(document.documentElement.scrollHeight, 2400)]"
+        )
         clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
         import base64
 

@@ -26,11 +26,12 @@ class Served:
     def token(self) -> str:
         return parse_qs(urlsplit(self.link).query)["token"][0]
 
-    def client(self, token: str | None = None) -> httpx.Client:
+    @contextmanager
+    def client(self, token: str | None = None) -> Iterator[httpx.Client]:
         """A client that has logged in with the token of the link, or another one."""
-        client = httpx.Client(base_url=self.url, follow_redirects=True, timeout=60)
-        client.get("/", params={"token": token or self.token}, headers={"accept": "text/html"})
-        return client
+        with httpx.Client(base_url=self.url, follow_redirects=True, timeout=60) as client:
+            client.get("/", params={"token": token or self.token}, headers={"accept": "text/html"})
+            yield client
 
     def anonymous(self) -> httpx.Client:
         """A client that has not."""
@@ -40,7 +41,9 @@ class Served:
 @contextmanager
 def serving(redis_url: str, *words: object, **environment: str) -> Iterator[Served]:
     """`conquiet page` on a free port, ended with SIGTERM."""
-    with running("page", "--port", 0, "--json", *words, CONQUIET_REDIS_URL=redis_url, **environment) as process:
+    with running(
+        "page", "--port", 0, "--json", *words, CONQUIET_REDIS_URL=redis_url, **environment
+    ) as process:
         document = json.loads(read_line(process))
         yield Served(document["url"], document["link"])
         process.send_signal(signal.SIGTERM)

@@ -54,7 +54,9 @@ def send_orders(shop: Shop, count: int) -> list[str]:
     producer = Producer(shop.client)
     headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     return [
-        producer.send(topic, {"order_id": n, "cents": 100 * n, "card": "4111-1111"}, key=f"c{n % 7}", headers=headers)
+        producer.send(
+            topic, {"order_id": n, "cents": 100 * n, "card": "4111-1111"}, key=f"c{n % 7}", headers=headers
+        )
         for n in range(1, count + 1)
     ]
 

@@ -20,7 +20,7 @@ from conquiet.page.failures import PROBLEMS, status_of
 from conquiet.page.identity import FormTokens, Gate, LoginCookie, Signer, User
 from conquiet.page.live import LiveStreams, tail_events, view_events
 from conquiet.page.performance import Performance
-from conquiet.page.query import Query
+from conquiet.page.query import Query, address
 from conquiet.page.rendering import environment, render, render_text
 from conquiet.page.site import Site
 from conquiet.page.view import View
@@ -41,7 +41,7 @@ class Desk:
         signer = Signer(site.settings.secret)
         self.cookie = LoginCookie(signer)
         self._tokens = FormTokens(signer)
-        self._streams = LiveStreams(site.settings.most_live)
+        self._streams = LiveStreams(site.settings.most_live, site.settings.stream_s)
         self._performance = Performance(site)
 
     def end_streams(self) -> None:
@@ -132,12 +132,14 @@ class Desk:
         async def perform(request: Request, user: User) -> Response:
             form = await self._checked_form(request, user)
             root = request.scope.get("root_path", "")
+            if form.has_changed_options:
+                # What was shown is not what is asked for now: it is tried and confirmed first.
+                return RedirectResponse(root + address(f"/act/{action.name}", form.asked()), status_code=303)
 
             def begin() -> str:
                 return self._performance.begin(action, form, user)
 
-            address = await asyncio.to_thread(begin)
-            return RedirectResponse(root + address, status_code=303)
+            return RedirectResponse(root + await asyncio.to_thread(begin), status_code=303)
 
         return self._admitted(perform)
 

@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
@@ -22,7 +21,7 @@ from conquiet.page.views.messages import summary_of
 #: A view is read at most for this part of the time: one that takes long is updated less often.
 _BUSY = 0.1
 #: Between two signs of life, so that a browser or proxy does not give up.
-_KEEP_ALIVE_S = 15.0
+_KEEP_ALIVE_S = 5.0
 #: Messages that wait to be sent to a browser; older ones are left out.
 _TAIL_WAITING = 500
 _TAIL_FIRST = 20
@@ -31,8 +30,9 @@ _TAIL_FIRST = 20
 class LiveStreams:
     """The event streams that are open; there are at most so many."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, longest_s: float | None) -> None:
         self._most = most
+        self._longest_s = longest_s
         self._open = 0
         #: Set when the process ends: a server waits for its open responses.
         self.is_closing = threading.Event()
@@ -46,9 +46,12 @@ class LiveStreams:
 
         async def counted() -> AsyncIterator[str]:
             self._open += 1
+            ends_at = None if self._longest_s is None else time.monotonic() + self._longest_s
             try:
                 async for event in events:
                     yield event
+                    if ends_at is not None and time.monotonic() > ends_at:
+                        return
             finally:
                 self._open -= 1
 
@@ -61,7 +64,7 @@ async def view_events(
 ) -> AsyncIterator[str]:
     """The view as HTML, whenever it is another one than before."""
     sent, spoke_at = b"", time.monotonic()
-    yield "retry: 3000\n\n"
+    yield "retry: 1000\n\n"
     while not streams.is_closing.is_set() and not await request.is_disconnected():
         began = time.monotonic()
         try:
@@ -106,10 +109,12 @@ async def tail_events(
     reader = threading.Thread(target=read, name="conquiet-page-tail", daemon=True)
     reader.start()
     try:
-        yield "retry: 3000\n\n"
+        yield "retry: 1000\n\n"
         while not streams.is_closing.is_set() and not await request.is_disconnected():
-            with suppress(TimeoutError):
+            try:
                 yield await asyncio.wait_for(waiting.get(), 1.0)
+            except TimeoutError:
+                yield ": alive\n\n"
     finally:
         stop.set()
 

@@ -12,9 +12,12 @@ from conquiet.page.actions.jobs import Done, Progress
 from conquiet.page.identity import User
 from conquiet.page.query import Query
 from conquiet.page.site import Site
+from conquiet.queue.message import is_entry_id
 
 #: So long a request waits for its action; one that takes longer goes on behind the page.
 _WAIT_S = 2.0
+#: Audit entries among which the end of an action is looked for.
+_SEARCHED = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,15 @@ class Performance:
         job = self._site.jobs.find(job_id)
         if job is not None:
             return Shown(job.id, job.title, job.state, mask(job.text), job.progress.count)
-        return None
+        if not is_entry_id(job_id):
+            return None
+        last = [one for one in self._site.audit.last(_SEARCHED) if job_id in (one.id, one.began)]
+        if not last:
+            return None
+        # Another process of the page does it, or did.
+        state = "running" if last[0].outcome == "begun" else last[0].outcome
+        title = f"{last[0].action} of {last[0].subject}"
+        return Shown(job_id, title, state, last[0].detail, last[0].count or 0)
 
 
 def _last_step(entry: AuditEntry, began: str, progress: Progress, result: Done | Exception) -> AuditEntry:

@@ -10,6 +10,8 @@ from starlette.datastructures import ImmutableMultiDict, QueryParams
 from conquiet.operations.values import parse_duration, parse_position, parse_time
 
 _LONGEST = 2_000
+#: Before the name of an option: what its dry run was made with.
+_SHOWN = "shown_"
 
 
 class Query:
@@ -88,6 +90,22 @@ class Query:
         """An entry id or a time."""
         value = self.text(name)
         return None if value is None else parse_position(value)
+
+    @property
+    def has_changed_options(self) -> bool:
+        """Whether an option of an action is another one than the dry run was made with."""
+        shown = [name for name in self._parameters if name.startswith(_SHOWN)]
+        return any(
+            self._parameters[name] != self._parameters.get(name.removeprefix(_SHOWN), "") for name in shown
+        )
+
+    def asked(self) -> dict[str, object]:
+        """What an action was asked for, without what only its form has."""
+        return {
+            name: self._parameters.getlist(name)
+            for name in self._parameters
+            if name != "form_token" and not name.startswith(_SHOWN)
+        }
 
     def flag(self, name: str) -> bool:
         """A checkbox."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -32,8 +32,7 @@ def environment() -> Environment:
     made.filters |= {
         "age": shown_age,
         "lag": shown_lag,
-        "time": shown_time,
-        "iso": _iso,
+        "time": _time,
         "n": _number,
         "rate": _rate,
         "text": lambda value: visible("" if value is None else str(value)),
@@ -70,13 +69,11 @@ def render_text(
     return found.render(link=link, here=here, layout=layout, **context)
 
 
-def _iso(milliseconds: int | None) -> str:
-    if milliseconds is None:
-        return ""
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
-    except (OSError, OverflowError, ValueError):
-        return ""
+def _time(milliseconds: int | None) -> Markup | str:
+    text = shown_time(milliseconds)
+    if len(text) != 19:
+        return text
+    return Markup('<time datetime="{}Z">{}</time>').format(text.replace(" ", "T"), text)
 
 
 def _number(value: float | None) -> str:

@@ -20,6 +20,8 @@ class Preview:
     text: str
     #: Whether there is anything to do.
     is_possible: bool = True
+    #: "+" if there may be more than were counted.
+    more: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,8 @@ def _preview_replay(
         more = " or more" if page.after else ""
         count = len(page.letters)
         text = f"{count:,}{more} dead letters match and would be replayed, those that are there now"
-        return Preview(count, text + ".", is_possible=count > 0 or page.after is not None)
+        is_possible = count > 0 or page.after is not None
+        return Preview(count, text + ".", is_possible=is_possible, more="+" if more else "")
     text = f"{report.replayed:,} would be replayed"
     if report.not_found:
         text += f"; {len(report.not_found):,} are not there any more"

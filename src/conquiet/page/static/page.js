@@ -41,7 +41,7 @@
     const fresh = new DOMParser().parseFromString(html, "text/html");
     for (const part of document.querySelectorAll("[data-part][id]")) {
       const next = fresh.getElementById(part.id);
-      if (!next || next.outerHTML === part.dataset.shown || hasSelection(part)) continue;
+      if (!next || next.outerHTML === (part.dataset.shown || part.outerHTML) || hasSelection(part)) continue;
       const text = next.outerHTML;
       const kept = keep(part);
       const adopted = document.adoptNode(next);
