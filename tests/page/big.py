@@ -92,7 +92,7 @@ def _fill_letters(client: Any, count: int) -> None:
 
 
 def commands_of(client: Any) -> dict[str, tuple[int, int]]:
-    """How often each command was run since the statistics were reset, and its slowest run in µs on average."""
+    """How often each command was run since the statistics were reset, and its µs on average."""
     stats: Mapping[str, Mapping[str, Any]] = client.info("commandstats")
     return {
         name.removeprefix("cmdstat_"): (row["calls"], round(row["usec_per_call"]))

@@ -1,4 +1,4 @@
-"""The page in a headless Chromium: every view, light, dark, on a phone, by keyboard, live; a new user's way."""
+"""The page in a headless Chromium: every view, in light, dark and on a phone, by keyboard, live."""
 
 from __future__ import annotations
 

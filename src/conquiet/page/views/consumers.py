@@ -33,8 +33,12 @@ def read(site: Site, query: Query) -> dict[str, Any]:
 
 def read_workers(site: Site, query: Query) -> dict[str, Any]:
     """The processes that run tasks, by their heartbeats."""
-    workers = site.app.control.workers() if site.has_tasks else []
-    return {"workers": workers, "queues": site.app.queues() if site.has_tasks else []}
+    if not site.has_tasks:
+        return {"workers": [], "queues": []}
+    from conquiet.tasks.control.workers import live_workers
+
+    workers = live_workers(site.client, site.settings.namespace, forgets_ended=False)
+    return {"workers": workers, "queues": site.app.queues()}
 
 
 VIEWS = (
