@@ -48,6 +48,8 @@ class Settings:
     tracing: str = "off"
     #: The member of a plain stream's payload that carries the trace's context; without one, nothing does.
     tracing_field: str | None = None
+    #: Where the page is served, for links that lead there: http://queues.example.com
+    page_url: str | None = None
     #: The page: the token of its operators; without one, each start makes a new one and prints it.
     page_token: str | None = None
     #: The token of those who may look, and not change anything.

@@ -21,6 +21,9 @@ TOPIC, GROUP, PENDING = "big", "billing", "pending"
 #: Commands that are not the view's: of the connection, of the sampler's rounds, of looking.
 _NOT_COUNTED = {"info", "hello", "auth", "client|setinfo", "config|resetstat", "scan", "config|get"}
 
+#: Only the views run commands then.
+QUIET = ("--no-find-streams", "--no-samples", PENDING)
+
 VIEWS = {
     "overview": "/",
     "overview, by backlog": "/?sort=backlog",
@@ -130,7 +133,7 @@ def main() -> None:
             pending=round(1_000_000 * scale),
             letters=round(100_000 * scale),
         )
-        with serving(server.url, "--no-find-streams", PENDING) as page:
+        with serving(server.url, *QUIET) as page:
             for name, (took_ms, count, slowest) in measure(client, page).items():
                 print(f"{name:<26}{took_ms:>6} ms {count:>7} commands   slowest: {slowest}", flush=True)
 

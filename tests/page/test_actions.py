@@ -16,7 +16,7 @@ from conquiet.queue import open_client
 from tests.eventually import eventually
 from tests.page.forms import fields_of
 from tests.page.served import serving
-from tests.page.shop import app_of, drain_orders, open_shop
+from tests.page.shop import app_of, drain_orders, open_shop, send_orders
 
 
 @pytest.fixture
@@ -121,6 +121,18 @@ def test_purge_of_chosen_ones_and_of_all(operator, shop):
     confirm(operator, "purge", question)
 
     assert letters(shop).count() == 0
+
+
+@pytest.mark.parametrize("action", ["purge", "replay"])
+def test_letters_that_come_after_the_question_are_left(action, operator, shop):
+    question, _ = ask(operator, action, name=shop.topic)
+    send_orders(shop, 10)
+    drain_orders(shop, is_fixed=False)
+    assert letters(shop).count() == 4
+
+    confirm(operator, action, question)
+
+    assert letters(shop).count() == 1
 
 
 def test_trim_removes_what_every_group_has_finished(operator, shop):

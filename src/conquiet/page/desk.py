@@ -117,7 +117,7 @@ class Desk:
 
             def read() -> Response:
                 plan = action.plan(self.site, Query(request.query_params))
-                changed = {name for name, *_ in plan.options}
+                changed = {name for name, *_ in (*plan.options, *plan.hidden)}
                 fields = [pair for pair in request.query_params.multi_items() if pair[0] not in changed]
                 context = {"plan": plan, "preview": plan.preview(), "action": action.name, "fields": fields}
                 return self._render(request, user, "confirm.html", "", context)

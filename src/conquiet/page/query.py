@@ -60,9 +60,18 @@ class Query:
         return int(value)
 
     def rate(self, name: str) -> float | None:
-        """Messages per second; `None` for as fast as it goes."""
+        """Messages per second; `None` for as fast as it goes.
+
+        Raises:
+            ValueError: it is not a number above 0.
+        """
         value = self.text(name)
-        return None if value is None else float(value)
+        if value is None:
+            return None
+        rate = float(value)
+        if not 0 < rate < float("inf"):
+            raise ValueError(f"{name} must be above 0, got {value!r:.50}")
+        return rate
 
     def choice(self, name: str, choices: Iterable[str]) -> str:
         """One of some words; without it the first one.

@@ -13,6 +13,8 @@ class PageSettings:
     streams: tuple[str, ...] = ()
     #: Whether plain streams are looked for, with SCAN, a few keys at a time.
     finds_streams: bool = True
+    #: Whether figures are read in the background, for rates and charts, and kept in Redis.
+    takes_samples: bool = True
     #: What the keys of queues of tasks begin with.
     namespace: str = "tasks"
     #: Names of payload fields, of headers and of arguments whose values are not shown.

@@ -17,6 +17,7 @@ from conquiet.page.recent import Recent
 from conquiet.page.sampler import Sampler
 from conquiet.page.settings import PageSettings
 from conquiet.queue import Client, open_client
+from conquiet.queue.connection import run_command
 
 if TYPE_CHECKING:
     from conquiet.tasks import TaskApp
@@ -89,8 +90,14 @@ class Site:
                     self.settings.namespace,
                     finds_streams=self.settings.finds_streams,
                 )
-                self._sampler.start()
+                if self.settings.takes_samples:
+                    self._sampler.start()
             return self._sampler
+
+    def now_ms(self) -> int:
+        """The server's time."""
+        seconds, microseconds = run_command(self.client, "TIME", stream="(server)", group=None)
+        return int(seconds) * 1000 + int(microseconds) // 1000
 
     def servers(self) -> list[ServerFacts]:
         """What the doctor checks of the server, as it was up to 15 s ago."""

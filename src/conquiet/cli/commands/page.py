@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,6 +49,12 @@ def page(
         bool,
         typer.Option("--find-streams/--no-find-streams", help="Whether to look for plain streams with SCAN."),
     ] = True,
+    samples: Annotated[
+        bool,
+        typer.Option(
+            "--samples/--no-samples", help="Whether to read figures in the background, for rates and charts."
+        ),
+    ] = True,
     read_only: Annotated[bool, typer.Option("--read-only", help="Nobody may change anything.")] = False,
     hash_password: Annotated[
         bool,
@@ -72,7 +78,13 @@ def page(
     settings = context.settings
     secret = settings.page_secret or secrets.token_urlsafe(32)
     entrance = entrance_of(settings, secret)
-    page_settings = _page_settings(context, options, streams or [], secret, find_streams, read_only)
+    page_settings = replace(
+        _page_settings(context, options, secret),
+        streams=tuple(streams or ()),
+        finds_streams=find_streams,
+        takes_samples=samples,
+        is_read_only=read_only,
+    )
     site = Site(lambda: settings.redis_url, page_settings, lambda: options.load(context))
 
     def show(url: str) -> None:
@@ -96,25 +108,15 @@ def page(
     return ExitCode.DONE
 
 
-def _page_settings(
-    context: CommandContext,
-    options: AppOptions,
-    streams: list[str],
-    secret: str,
-    find_streams: bool,
-    read_only: bool,
-) -> PageSettings:
+def _page_settings(context: CommandContext, options: AppOptions, secret: str) -> PageSettings:
     from conquiet.page import PageSettings
     from conquiet.page.serving import names_in
 
     settings = context.settings
     return PageSettings(
-        streams=tuple(streams),
-        finds_streams=find_streams,
         namespace=options.namespace if options.app is None else options.load(context).namespace,
         masked_fields=names_in(settings.page_mask),
         trace_url=settings.page_trace_url,
         prometheus_url=settings.page_prometheus_url,
-        is_read_only=read_only,
         secret=secret,
     )

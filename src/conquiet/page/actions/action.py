@@ -42,6 +42,8 @@ class Plan:
     destroys: bool = False
     #: Fields that the user may still change: name, label, value, hint.
     options: tuple[tuple[str, str, str, str], ...] = field(default=())
+    #: What the form sends beside what was asked for: what comes after the question is not changed by it.
+    hidden: tuple[tuple[str, str], ...] = field(default=())
     #: Changes nothing.
     preview: Callable[[], Preview]
     run: Callable[[Progress], Done]

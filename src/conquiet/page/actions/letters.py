@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from conquiet.mq import DeadLetters, Topics
-from conquiet.mq.clock import server_ms
 from conquiet.page.actions.action import Action, Plan, Preview
 from conquiet.page.actions.jobs import Done, Progress
 from conquiet.page.commands import command, ids_of
@@ -45,7 +44,9 @@ def _plan_replay(site: Site, query: Query) -> Plan:
         options |= {"all": True, **filter_options(query)}
     letters = DeadLetters(Topics(site.client).open_existing(name))
     how: dict[str, Any] = {"to_all_groups": to_all}
-    what = _what(ids, which)
+    what, before = _what(ids, which), asked_at(site, query)
+    # Those that come after the question are left.
+    chosen = which | {"until_ms": min(which.get("until_ms", before), before)}
     return Plan(
         question=f"Replay {what} of {name}?",
         verb="Replay",
@@ -61,7 +62,8 @@ def _plan_replay(site: Site, query: Query) -> Plan:
             ),
         ),
         preview=partial(_preview_replay, letters, ids, which, how),
-        run=partial(_replay, letters, ids, which, rate, how),
+        hidden=() if ids else (("before", str(before)),),
+        run=partial(_replay, letters, ids, chosen, rate, how),
     )
 
 
@@ -121,11 +123,10 @@ def _replay(
 
 
 def _matching(letters: DeadLetters, which: dict[str, Any]) -> Iterator[str]:
-    """The ids of letters that are there now; those that come meanwhile are left."""
-    until = min(which.get("until_ms", 2**63), server_ms(letters.topic))
+    """The ids of letters, the oldest first."""
     after: str | None = None
     while True:
-        page = letters.list(limit=_PAGE, after=after, **{**which, "until_ms": until})
+        page = letters.list(limit=_PAGE, after=after, **which)
         yield from [letter.id for letter in page.letters]
         after = page.after
         if after is None:
@@ -145,10 +146,15 @@ def _plan_purge(site: Site, query: Query) -> Plan:
     name, ids = query.needed("name"), query.all("id")
     age = query.text("older_than")
     is_all = not ids and age is None
-    older_than_ms = None if ids else query.duration("older_than") or 0
+    before = asked_at(site, query) - (query.duration("older_than") or 0)
     letters = DeadLetters(Topics(site.client).open_existing(name))
     what = _what(ids, {}) if ids else "all dead letters" if is_all else f"dead letters older than {age}"
-    purge = partial(letters.purge, ids or None, older_than_ms=older_than_ms)
+
+    def purge(*, dry_run: bool = False) -> int:
+        if ids:
+            return letters.purge(ids, dry_run=dry_run)
+        # Those that come after the question are left.
+        return letters.purge(older_than_ms=max(0, site.now_ms() - before), dry_run=dry_run)
 
     def preview() -> Preview:
         more = ""
@@ -157,8 +163,7 @@ def _plan_purge(site: Site, query: Query) -> Plan:
         elif is_all:
             count = letters.count()
         else:
-            until = server_ms(letters.topic) - (older_than_ms or 0)
-            page = letters.list(limit=_MOST_COUNTED, most_read=_MOST_COUNTED, until_ms=until)
+            page = letters.list(limit=_MOST_COUNTED, most_read=_MOST_COUNTED, until_ms=before)
             count, more = len(page.letters), " or more" if page.after else ""
         return Preview(
             count, f"{count:,}{more} dead letters would be deleted for good.", is_possible=count > 0
@@ -175,9 +180,15 @@ def _plan_purge(site: Site, query: Query) -> Plan:
         command=command("dlq", "purge", name, *ids_of(ids), older_than=age, all=is_all, yes=True),
         back=address("/letters", {"name": name}),
         destroys=True,
+        hidden=() if ids else (("before", str(asked_at(site, query))),),
         preview=preview,
         run=run,
     )
+
+
+def asked_at(site: Site, query: Query) -> int:
+    """When the question was shown, by the server's clock; now, if it is asked now."""
+    return query.number("before", 0, most=2**53) or site.now_ms()
 
 
 def _what(ids: list[str], which: dict[str, Any]) -> str:

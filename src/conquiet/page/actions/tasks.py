@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from conquiet.page.actions.action import Action, Plan, Preview
 from conquiet.page.actions.jobs import Done, Progress
+from conquiet.page.actions.letters import asked_at
 from conquiet.page.commands import command, ids_of
 from conquiet.page.query import Query, address
 from conquiet.page.site import Site
@@ -31,6 +32,7 @@ def _which(query: Query) -> dict[str, Any]:
 
 def _plan_retry(site: Site, query: Query) -> Plan:
     queue, ids, which, rate = query.needed("queue"), query.all("id"), _which(query), query.rate("per_second")
+    before = asked_at(site, query)
     options: dict[str, object] = {**_of(site), "queue": queue, "yes": True}
     if not ids:
         options |= {"all": True, **which, "per_second": query.text("per_second")}
@@ -46,7 +48,9 @@ def _plan_retry(site: Site, query: Query) -> Plan:
         return Preview(len(report.retried), text, is_possible=bool(report.retried))
 
     def run(progress: Progress) -> Done:
-        return _retry(site.app, queue, ids or _waiting(site.app, queue, which), rate, progress)
+        return _retry(
+            site.app, queue, ids or _waiting(site.app, queue, which | {"until_ms": before}), rate, progress
+        )
 
     return Plan(
         question=f"Retry {f'{len(ids):,} tasks' if ids else 'all dead letters that match'} of queue {queue}?",
@@ -54,6 +58,7 @@ def _plan_retry(site: Site, query: Query) -> Plan:
         subject=f"queue {queue}",
         command=command("tasks", "retry", *ids_of(ids), **options),
         back=address("/queue", {"name": queue, "where": "dead_lettered"}),
+        hidden=() if ids else (("before", str(before)),),
         options=()
         if ids
         else (
@@ -96,7 +101,7 @@ def _retry(app: TaskApp, queue: str, ids: Any, per_second: float | None, progres
 
 
 def _plan_purge(site: Site, query: Query) -> Plan:
-    queue, ids = query.needed("queue"), query.all("id")
+    queue, ids, before = query.needed("queue"), query.all("id"), asked_at(site, query)
     options: dict[str, object] = {**_of(site), "queue": queue, "all": not ids, "yes": True}
 
     def preview() -> Preview:
@@ -104,7 +109,8 @@ def _plan_purge(site: Site, query: Query) -> Plan:
         return Preview(count, f"{count:,} dead letters would be deleted for good.", is_possible=count > 0)
 
     def run(progress: Progress) -> Done:
-        older_than_ms = None if ids else 0
+        # Those that come after the question are left.
+        older_than_ms = None if ids else max(0, site.now_ms() - before)
         progress.count = site.app.control.purge(ids or None, queue=queue, older_than_ms=older_than_ms)
         return Done(progress.count, f"Deleted {progress.count:,} dead letters for good.")
 
@@ -115,6 +121,7 @@ def _plan_purge(site: Site, query: Query) -> Plan:
         command=command("tasks", "purge", *ids_of(ids), **options),
         back=address("/queue", {"name": queue}),
         destroys=True,
+        hidden=() if ids else (("before", str(before)),),
         preview=preview,
         run=run,
     )
