@@ -193,8 +193,8 @@ class DrainLoop(Generic[M]):
         in_handlers = 0
         if self._is_concurrent:
             self._conclusions.of_ended()
-            if self._queued.messages:
-                # Put back: a read that brings nothing would be the end of a drain.
+            if self._queued.messages or self._reason_to_stop() is not None:
+                # Put back, or the last one: a read that brings nothing would be the end of a drain.
                 return 0
             in_handlers = len(self._handlers.ids)
             if in_handlers and not self._reads.has_more(size, in_handlers):

@@ -93,7 +93,7 @@ class EventLoop:
             raise
 
     def _run(self) -> None:
-        with naming_messages_of_tasks(), asyncio.Runner() as runner:
+        with naming_messages_of_tasks(), asyncio.Runner(loop_factory=_Loop) as runner:
             self._loop = runner.get_loop()
             runner.run(self._serve())
 
@@ -103,6 +103,18 @@ class EventLoop:
         await self._should_end.wait()
         if self._engine is not None:
             await self._engine.dispose()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """One for which no thread comes too late, as that of a driver whose connection was refused."""
+
+    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> asyncio.Handle:
+        try:
+            return super().call_soon_threadsafe(callback, *arguments, context=context)
+        except RuntimeError:
+            if not self.is_closed():
+                raise
+            return asyncio.Handle(callback, arguments, self, context)
 
 
 _lock = threading.Lock()

@@ -171,7 +171,10 @@ def _name(hint: Any) -> str:
     return hint.__qualname__ if isinstance(hint, type) else str(hint)
 
 
-_REMEDY = "; make it one of str, int, float, bool, datetime, date, time, Decimal, UUID, an Enum, a dataclass or a model"
+_REMEDY = (
+    "; make it one of str, int, float, bool, datetime, date, time, Decimal, UUID, an Enum, a dataclass or a "
+    "model"
+)
 _STR, _FLOAT, _UNTYPED, _BY_VALUE = Scalar(str), Float(), Untyped(), _ByValue()
 _STRING_KEYS = Object(_STR, _BY_VALUE)
 _PLAIN: dict[Any, Conversion] = {
