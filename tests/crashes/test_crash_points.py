@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
+from conquiet.testing.crash_points import Fault
 from tests.crashes.conftest import Explore
 from tests.crashes.explorer import Exploration
-from tests.crashes.points import Fault
 
 
 def test_no_crash_point_of_run_loses_a_message(explore: Explore):

@@ -118,6 +118,7 @@ def test_every_entry_point_leads_somewhere(wheel):
         "apache_airflow_provider",
         "airflow.plugins",
         "dagster_dg_cli.registry_modules",
+        "pytest11",
     }
     for group in parser.sections():
         for name, value in parser[group].items():
