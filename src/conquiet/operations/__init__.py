@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         rates_between as rates_between,
         take_samples as take_samples,
     )
+    from conquiet.operations.streams import PlainStreams as PlainStreams, plain_streams as plain_streams
 
 # On first use: a command that asks for the names of queues pays for no SQLAlchemy.
 _NAMES_OF = {
@@ -40,6 +41,7 @@ _NAMES_OF = {
     "findings": "Finding Level",
     "queues": "QueueFacts queue_facts queue_names",
     "rates": "Rates Sample rates_between take_samples",
+    "streams": "PlainStreams plain_streams",
 }
 
 __all__, __getattr__, __dir__ = lazy_exports(__name__, _NAMES_OF)
