@@ -14,7 +14,6 @@ import pytest
 from conquiet.cli.dev import sessions
 from conquiet.queue import open_client
 from conquiet.tasks import TaskApp
-from tests.cli.conftest import anywhere, own_place  # noqa: F401 -- fixtures
 from tests.cli.processes import ended, exists, read_line, running
 from tests.eventually import HANG_S, eventually
 
@@ -43,10 +42,9 @@ Page = "http://127.0.0.1:${web_port}"
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Path:
+def project(tmp_path) -> Path:
     (tmp_path / "family.py").write_text(FAMILY)
     (tmp_path / "conquiet-dev.toml").write_text(PLAN)
-    # Shorter than ten seconds: the family ignores what it is asked.
     return tmp_path
 
 
@@ -120,7 +118,7 @@ def test_a_process_that_ends_by_itself_ends_the_others(project):
         ("not toml", "cannot be read"),
     ],
 )
-def test_a_plan_that_cannot_be_run_is_said(anywhere, tmp_path, plan, sentence):  # noqa: F811
+def test_a_plan_that_cannot_be_run_is_said(anywhere, tmp_path, plan, sentence):
     if plan is not None:
         (tmp_path / "conquiet-dev.toml").write_text(plan)
 
@@ -130,7 +128,7 @@ def test_a_plan_that_cannot_be_run_is_said(anywhere, tmp_path, plan, sentence): 
     assert sentence in ran.err
 
 
-def test_the_project_of_tasks_runs_and_starts_again_when_its_code_changes(anywhere, tmp_path):  # noqa: F811
+def test_the_project_of_tasks_runs_and_starts_again_when_its_code_changes(anywhere, tmp_path):
     project = tmp_path / "shop"
     assert anywhere("init", "tasks", project).code == 0
     with running("dev", project, "--json") as process:

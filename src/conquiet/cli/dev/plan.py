@@ -53,7 +53,7 @@ class DevPlan:
             raise SettingsError(f"{path} cannot be read: {error}") from error
         return cls(
             project=project,
-            setup=tuple(values.get("setup", ())),
+            setup=tuple(setup) if isinstance(setup := values.get("setup"), list) else (),
             processes=values.get("processes", {}),
             environment=values.get("environment", {}),
             links=values.get("links", {}),
@@ -88,8 +88,9 @@ class DevPlan:
                 yield f"{key} is not known; known are {', '.join(_KEYS)}"
         if not isinstance(self.web_port, int):
             yield f"web_port must be a number, got {self.web_port!r}"
-        if not _are_texts(self.setup):
-            yield f"setup must be a list of commands, got {self.setup!r}"
+        setup = values.get("setup", [])
+        if not isinstance(setup, list) or not _are_texts(setup):
+            yield f"setup must be a list of commands, got {setup!r}"
         for name in _TABLES:
             table = getattr(self, name)
             if not isinstance(table, Mapping) or not _are_texts(tuple(table.values())):

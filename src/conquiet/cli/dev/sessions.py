@@ -27,7 +27,7 @@ def end_all(mark: str, sessions: Collection[int], *, grace_s: float) -> list[int
     for is_first, number in ((True, signal.SIGINT), (False, signal.SIGTERM)):
         for pid in _living(mark, sessions, is_first=is_first):
             _send(pid, number)
-        ends_at = time.monotonic() + grace_s
+        ends_at = time.monotonic() + (grace_s if is_first else grace_s / 2)
         while _living(mark, sessions, is_first=is_first) and time.monotonic() < ends_at:
             time.sleep(_LOOK_EVERY_S)
     ends_at = time.monotonic() + _KILL_S
