@@ -129,7 +129,7 @@ def run_dag(dag: DAG, **arguments: Any) -> Any:
         from airflow.models.dagbag import DagBag, sync_bag_to_db  # type: ignore[no-redef]
 
     init_database()
-    DagBundlesManager().sync_bundles_to_db()
+    DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
     bag = DagBag(dag_folder=os.devnull)
     bag.bag_dag(dag)
     sync_bag_to_db(bag, "dags-folder", None)

@@ -29,7 +29,9 @@ class JobRun:
         counts: dict[str, int] = {}
         for event in self.result.all_events:
             # Of an asset its output has the same metadata as its materialisation.
-            metadata = event.step_output_data.metadata if event.is_successful_output else {}
+            metadata: Mapping[str, Any] = {}
+            if event.is_successful_output:
+                metadata = event.step_output_data.metadata
             if metadata.keys() >= {*COUNTS}:
                 for name in COUNTS:
                     counts[name] = counts.get(name, 0) + int(metadata[name].value)

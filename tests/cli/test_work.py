@@ -15,7 +15,7 @@ from conquiet import DrainLimits
 from conquiet.mq import Message, Producer, Topics, drain_topic
 from tests.cli.processes import ended, read_line, running
 from tests.cli.test_drain import drain, fill
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 
 HANDLER = """
 from sqlalchemy import text
@@ -120,8 +120,8 @@ def test_a_drain_of_a_topic_takes_retry_options(run, topic):
 def test_partitions_are_drained_at_once(run, topic, valkey):
     opened = Topics(valkey).create(topic, partitions=3)
     Producer(valkey).send_many(topic, [Message(payload={"n": n}, partition=n % 3) for n in range(30)])
-    together = threading.Barrier(3, timeout=600)
-    seen = []
+    together = threading.Barrier(3, timeout=HANG_S)
+    seen: list[int] = []
 
     def handle(msg):
         if not seen or msg.payload["n"] < 3:
@@ -154,7 +154,7 @@ def test_an_error_that_ends_one_partition_ends_the_drain_with_a_report_of_all(ru
     with pytest.raises(ZeroDivisionError) as caught:
         drain_topic(opened, "billing", fails, limits=limits, parallel=2)
 
-    report = caught.value.drain_report
+    report = vars(caught.value)["drain_report"]
     assert report.topic == topic
     assert report.retried in (1, 2)
 

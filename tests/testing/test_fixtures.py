@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from conquiet import DrainLimits, Retry, drain, drain_stale
-from conquiet.mq import Producer, drain_topic
+from conquiet.mq import MqMessage, Producer, drain_topic
 from conquiet.testing import move_clock
 from tests.testing.shop import bill, tables
 
@@ -41,7 +44,7 @@ def test_a_retry_of_a_topic_is_due_when_the_clock_has_moved(conquiet_topic):
 
 
 def test_a_delayed_message_is_added_when_the_clock_has_moved(conquiet_topic):
-    seen = []
+    seen: list[MqMessage] = []
     Producer(conquiet_topic.client).send(conquiet_topic, {"n": 1}, delay_ms=60_000)
 
     drain_topic(conquiet_topic, "test", seen.append, limits=AT_ONCE)
@@ -64,3 +67,15 @@ def test_pending_messages_are_stale_when_the_clock_has_moved(conquiet_queue, con
 def test_the_clock_goes_forward_only(conquiet_queue):
     with pytest.raises(ValueError, match="forward only"):
         move_clock(conquiet_queue, seconds=0)
+
+
+def test_the_plugin_costs_a_run_of_pytest_that_uses_nothing_of_it_no_import():
+    code = (
+        "import sys, conquiet.testing.pytest_plugin\n"
+        "heavy = ('redis', 'sqlalchemy', 'pydantic', 'airflow', 'dagster')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.strip() == "[]"

@@ -110,7 +110,9 @@ class CrashPoints:
             raise
 
     def _watch_redis(self) -> None:
-        send, read = AbstractConnection.send_packed_command, AbstractConnection.read_response
+        # redis-py has no types for them.
+        send: Any = AbstractConnection.send_packed_command
+        read: Any = AbstractConnection.read_response
         unanswered: deque[str] = deque()
 
         # redis-py sends a pipeline as one packet; one by one, a crash can come between its commands.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +40,7 @@ def dev(
     with Stopping(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as stopping:
         binary = context.settings.server_bin
         with EmbeddedServer(dir=state / "server", appendonly=True, binary=binary) as server:
-            database_url = context.settings.database_url or f"sqlite:///{state}/project.db"
+            database_url = context.settings.database_url or _own_database(state)
             known = {
                 "project": str(plan.project),
                 "redis_url": server.url,
@@ -110,6 +112,14 @@ def _environment(plan: DevPlan, known: Mapping[str, str]) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     servers = {"CONQUIET_REDIS_URL": known["redis_url"], "CONQUIET_DATABASE_URL": known["database_url"]}
     return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **servers, **added}
+
+
+def _own_database(state: Path) -> str:
+    """SQLite, as several processes use it: who reads does not keep others from writing."""
+    path = state / "project.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+    return f"sqlite:///{path}"
 
 
 def _web_port(wanted: int) -> int:
