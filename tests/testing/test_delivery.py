@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
@@ -79,3 +81,29 @@ def test_a_payload_that_redis_could_not_carry_is_refused_as_by_enqueue():
 def test_a_handler_of_the_wrong_arity_is_refused(shop):
     with pytest.raises(TypeError, match="without an engine"):
         deliver(bill, ORDER)
+
+
+@dataclass
+class Order:
+    order_id: int
+    cents: Decimal
+
+
+def test_a_payload_of_a_type_comes_out_as_it_does_of_a_drain(shop):
+    seen: list[Order] = []
+
+    deliver(
+        lambda msg, session: seen.append(msg.payload), Order(1, Decimal("5.00")), shop, payload_type=Order
+    )
+
+    assert seen == [Order(1, Decimal("5.00"))]
+
+
+def test_an_async_handler_is_awaited():
+    seen: list[Any] = []
+
+    async def note(msg):
+        seen.append(msg.payload)
+
+    assert deliver(note, ORDER) == Ack()
+    assert seen == [ORDER]

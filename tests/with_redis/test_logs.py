@@ -150,7 +150,7 @@ def test_a_line_of_ours_names_the_place_that_logged_it(queue, engine, caplog):
         drain(queue, fail, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="raise"))
 
     (record,) = [record for record in caplog.records if record.name == "conquiet.consume.conclusions"]
-    assert (record.module, record.funcName) == ("engine", "_log_failure")
+    assert (record.module, record.funcName) == ("conclusions", "_log_failure")
 
 
 def test_the_filter_gives_the_fields_of_our_own_lines_too(queue, engine):

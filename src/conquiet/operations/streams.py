@@ -14,8 +14,12 @@ from conquiet.queue.connection import as_text, visible_errors
 _SECONDS = 10.0
 _COUNT = 1_000
 
-#: Partitions of topics, and dead letters.
-_OF_CONQUIET = re.compile(r"stream:topic:.*|.*\{.*\}.*:dlq", re.DOTALL)
+#: Streams of conquiet's own: partitions, dead letters, queues of tasks with all that is theirs.
+_OWN = re.compile(
+    r"stream:topic:.*(:p:\d+|:dlq)|conquiet:.*|.*\}:dlq|[^{}]+:\{[^{}]+\}:(\d|events|feed|dlq)"
+    r"|[^{}]+:(control|answers:\w+)|[^{}]+:beat:\{schedules\}:.*",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +32,13 @@ class PlainStreams:
     is_complete: bool
 
 
-def plain_streams(client: Client, *, namespace: str = "tasks", limit: int = 1_000) -> PlainStreams:
-    """Look for them with SCAN, for up to ten seconds; reads nothing of them.
+def is_plain_stream(name: str) -> bool:
+    """Whether a stream of this name is none of conquiet's own."""
+    return _OWN.fullmatch(name) is None
 
-    Args:
-        namespace: whose streams are queues of tasks.
-        limit: at most so many are named.
-    """
+
+def plain_streams(client: Client, *, limit: int = 1_000) -> PlainStreams:
+    """Look for them with SCAN, for up to ten seconds; reads nothing of them, and names at most `limit`."""
     found: set[str] = set()
     scanned: Any = client
     ends_at = time.monotonic() + _SECONDS
@@ -43,6 +47,6 @@ def plain_streams(client: Client, *, namespace: str = "tasks", limit: int = 1_00
             if time.monotonic() > ends_at or len(found) == limit:
                 return PlainStreams(tuple(sorted(found)), is_complete=False)
             name = as_text(key)
-            if not _OF_CONQUIET.fullmatch(name) and not name.startswith(f"{namespace}:{{"):
+            if is_plain_stream(name):
                 found.add(name)
     return PlainStreams(tuple(sorted(found)), is_complete=True)

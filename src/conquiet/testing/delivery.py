@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
-from conquiet.consume.batch_handling import new_handling
 from conquiet.consume.channel import Message
+from conquiet.consume.handler_kinds import PayloadType, new_handling
 from conquiet.consume.handling import Handler
 from conquiet.consume.outcome import Outcome
 from conquiet.db import Inbox
 from conquiet.mq.envelope import Envelope, MqMessage, new_id
-from conquiet.payload import Payload, decode_payload, encode_payload
+from conquiet.payload import (
+    Payload,
+    PayloadCodec,
+    Sendable,
+    as_json_object,
+    decode_payload,
+    encode_payload,
+)
 from conquiet.queue import QueueMessage
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 _numbers = itertools.count(1)
 
 
 def deliver(
     handler: Handler,
-    payload: Payload,
-    engine: Engine | None = None,
+    payload: Sendable,
+    engine: Engine | AsyncEngine | None = None,
     *,
+    payload_type: Any = None,
+    codec: PayloadCodec | None = None,
     inbox: Inbox | bool | None = None,
     key: str | None = None,
     headers: Mapping[str, str] | None = None,
@@ -36,7 +48,10 @@ def deliver(
     The payload goes through JSON, as it would in Redis. Each call is another message: an inbox skips none.
 
     Args:
-        engine: the handler's database; without one it is called as `handler(msg)`.
+        engine: the handler's database, an `AsyncEngine` for an `async def` handler; without one it is called
+            as `handler(msg)`.
+        payload_type: what `msg.payload` is to be, as the argument `payload` of `drain`.
+        codec: as that of the queue or the topic.
         topic: a message of this topic, which has a key and headers; it is one also if those are given.
 
     Returns:
@@ -45,13 +60,20 @@ def deliver(
     Raises:
         Exception: what the handler or the commit raised, after the rollback.
     """
-    msg = _message(payload, key=key, headers=headers, topic=topic, attempt=attempt)
-    with new_handling(handler, engine, inbox) as handling:
+    msg = _message(as_json_object(payload, codec), key=key, headers=headers, topic=topic, attempt=attempt)
+    kind = None if payload_type is None else PayloadType(payload_type, codec)
+    with new_handling(handler, engine, inbox, payload=kind) as handling:
         return handling.handle(msg)
 
 
 def deliver_batch(
-    handler: Handler, payloads: Iterable[Payload], engine: Engine | None = None, *, topic: str | None = None
+    handler: Handler,
+    payloads: Iterable[Sendable],
+    engine: Engine | AsyncEngine | None = None,
+    *,
+    payload_type: Any = None,
+    codec: PayloadCodec | None = None,
+    topic: str | None = None,
 ) -> Sequence[Outcome]:
     """Give messages to a `@batch_handler` in one transaction, and return what became of each.
 
@@ -59,8 +81,9 @@ def deliver_batch(
         TypeError: the handler takes one message.
         Exception: what the handler or the commit raised, after the rollback.
     """
-    messages = [_message(payload, topic=topic) for payload in payloads]
-    with new_handling(handler, engine) as handling:
+    messages = [_message(as_json_object(payload, codec), topic=topic) for payload in payloads]
+    kind = None if payload_type is None else PayloadType(payload_type, codec)
+    with new_handling(handler, engine, payload=kind) as handling:
         return handling.handle_batch(messages)
 
 

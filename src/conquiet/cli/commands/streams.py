@@ -7,14 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from conquiet.cli.context import CommandContext
-from conquiet.cli.values import Namespace
 from conquiet.errors import TopicError
 
 
 def list_streams(
     context: CommandContext,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 1_000,
-    namespace: Namespace = "tasks",
 ) -> None:
     """Streams that are no topics, found by their keys: length, groups, last entry. Delivers nothing.
 
@@ -25,7 +23,7 @@ def list_streams(
 
     documents: list[dict[str, Any]] = []
     with context.client() as client:
-        found, admin = plain_streams(client, namespace=namespace, limit=limit), MqAdmin(client)
+        found, admin = plain_streams(client, limit=limit), MqAdmin(client)
         for name in found.names:
             try:
                 stats, groups = admin.topic(name), admin.groups(name)
