@@ -8,8 +8,10 @@ import uuid
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
 
 from conquiet.mq import Topic, Topics
+from conquiet.spark import publish
 from conquiet.spark.errors import RowsDifferError
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.outages import Patience
@@ -82,6 +84,16 @@ def test_spark_writes_each_row_to_its_topic_and_a_named_write_again_adds_nothing
 
     assert numbers_in(valkey, *streams_of(topics[0])) == list(range(0, 1_000, 2))
     assert numbers_in(valkey, *streams_of(topics[1])) == list(range(1, 1_000, 2))
+
+
+def test_rows_are_published_to_the_topic_of_a_column(spark, valkey, valkey_url, topics):
+    names = F.when(F.col("number") % 2 == 0, topics[0].name).otherwise(topics[1].name)
+    df = spark.range(0, 100, 1, 2).select(F.col("id").alias("number"))
+
+    publish(df, url=valkey_url, topic=names, key="number")
+
+    assert numbers_in(valkey, *streams_of(topics[0])) == list(range(0, 100, 2))
+    assert numbers_in(valkey, *streams_of(topics[1])) == list(range(1, 100, 2))
 
 
 def test_a_row_without_a_topic_and_a_topic_that_is_not_there_fail_the_write(spark, write):

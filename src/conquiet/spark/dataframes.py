@@ -19,7 +19,7 @@ def publish(
     df: DataFrame,
     *,
     url: str,
-    topic: str | None = None,
+    topic: str | Column | None = None,
     stream: str | None = None,
     key: str | Column | None = None,
     columns: Sequence[str] | None = None,
@@ -29,13 +29,17 @@ def publish(
     """Add each row of a DataFrame to a topic or stream as one message.
 
     Args:
+        topic: its name, or a column that has the name of each row's topic.
         key: a column, or the name of one; rows with the same key keep to one partition.
         columns: those that make the payload; without it, all of them.
         headers: texts, or columns of text.
         options: more options of the data source, such as `dedupeId`.
     """
-    address = {name: value for name, value in (("topic", topic), ("stream", stream)) if value is not None}
-    messages = as_messages(df, key=key, columns=columns, headers=headers)
+    address = {
+        name: value for name, value in (("topic", topic), ("stream", stream)) if isinstance(value, str)
+    }
+    of_row = None if isinstance(topic, str) else topic
+    messages = as_messages(df, topic=of_row, key=key, columns=columns, headers=headers)
     # Spark finds a Python data source through the session that is active in the calling thread, and a thread
     # has none until some call makes it so; this is the cheapest one that does.
     df.sparkSession.createDataFrame([], "number int")
@@ -44,7 +48,7 @@ def publish(
     if traces is None:
         writer.options(**dict(options or {})).save()
         return
-    with traces.sending(Where(destination=topic or stream or "")) as sending:
+    with traces.sending(Where(destination=",".join(address.values()))) as sending:
         # The data source runs in processes of its own, which know of this span by its options alone.
         context = {} if topic is None else sending.headers[0]
         writer.options(**{**context, **dict(options or {})}).save()
@@ -53,11 +57,12 @@ def publish(
 def as_messages(
     df: DataFrame,
     *,
+    topic: Column | None = None,
     key: str | Column | None = None,
     columns: Sequence[str] | None = None,
     headers: Mapping[str, str | Column] | None = None,
 ) -> DataFrame:
-    """The DataFrame that `redis-stream` writes: `key`, `headers` and `data`; also for streaming queries."""
+    """What `redis-stream` writes: `topic`, `key`, `headers` and `data`; also for streaming queries."""
     selected = [json_of(list(columns or df.columns), df.schema).alias("data")]
     if headers:
         values = [
@@ -67,6 +72,8 @@ def as_messages(
         selected.insert(0, F.create_map(*pairs).alias("headers"))
     if key is not None:
         selected.insert(0, (F.col(key) if isinstance(key, str) else key).cast("string").alias("key"))
+    if topic is not None:
+        selected.insert(0, topic.cast("string").alias("topic"))
     return df.select(*selected)
 
 
