@@ -22,7 +22,12 @@ _ENVELOPE = {"id", "topic", "partitionId", "forGroup", "replayedFrom", "payload"
 
 @dataclass(frozen=True, slots=True)
 class QueueMessage:
-    """One delivery of one stream entry; it stays pending in its group until it is acked."""
+    """One delivery of one stream entry; it stays pending in its group until it is acked.
+
+    Examples:
+        >>> def show(msg, session):
+        ...     print(msg.id, msg.payload["order_id"], msg.attempt)
+    """
 
     stream: str
     group: str
