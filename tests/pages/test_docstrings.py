@@ -19,7 +19,7 @@ PAGES = ("conquiet", "mq", "tasks", "spark", "dagster", "airflow")
 WITHOUT: dict[str, str] = {
     "conquiet": (
         "DatabaseUnavailableError EmbeddedServerError MalformedEntry MessageRejectedError "
-        "NotReplicatedError peek_backlog_async"
+        "NotReplicatedError PayloadCodec PayloadTypeError StandardCodec peek_backlog_async"
     ),
     "mq": (
         "DeadLetterPage DeadLetterRecord DelayedMessage Envelope GroupPlace LeaseLostError MessagePage "
@@ -34,7 +34,10 @@ WITHOUT: dict[str, str] = {
         "TaskResultError TaskRevokedError TaskTarget TaskTooLargeError UnknownScheduleError "
         "UnknownTaskError WorkerDescription add_maintenance load_schedules"
     ),
-    "spark": ("DataLossError MalformedRowsError RedisStreamSource RowsDifferError drain_batch publish_tasks"),
+    "spark": (
+        "DataLossError MalformedRowsError QueryMetrics RedisStreamSource RowsDifferError RowsLostError "
+        "SourceBacklog drain_batch publish_tasks source_backlogs"
+    ),
     "dagster": (
         "ConnectionComponent PartitionMissingError PipesMessagesLostError RedisStreamIOManager "
         "RedisStreamMessageReader RedisStreamMessageWriter RowError RowsMissingError SparkJobSpec "

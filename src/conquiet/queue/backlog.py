@@ -36,7 +36,7 @@ class BacklogStats:
     """The state of one stream and group; each figure is of the moment of its own command.
 
     Examples:
-        >>> stats = queue.backlog_stats()
+        >>> stats = peek_backlog(client, stream="not-there-yet", group="billing")
         >>> (stats.lag, stats.pending)  # not yet read, and read but not acked
         (0, 0)
     """

@@ -44,6 +44,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     #: A micro-batch waits for so many entries, but no longer than `max_trigger_delay_ms`.
     min_offsets_per_trigger: int | None = None
+    #: How long it waits for them.
     max_trigger_delay_ms: int = 900_000
     #: How often the server's keys are searched for new streams that match `streamPattern`.
     discovery_interval_ms: int = 30_000
@@ -86,8 +87,9 @@ class WriteOptions:
     address: StreamAddress
     #: Columns that become fields of entries: "*", or their names. Without it the field `data`.
     fields: str | None = None
-    #: Streams are trimmed to about so many entries, or to those from an id or a time on.
+    #: Streams are trimmed to about so many entries.
     max_len: int | None = None
+    #: Streams are trimmed to the entries from this id or time on.
     min_id: str | None = None
     #: "rows": what an earlier attempt of the same task added is not added again. "off": plain adding.
     dedupe: Literal["rows", "off"] = "rows"
