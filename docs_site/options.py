@@ -171,7 +171,7 @@ def _of_dataclass(kind: type[Any]) -> Iterator[Option]:
         if field.default is not MISSING:
             default = shown(field.default)
         elif field.default_factory is not MISSING:
-            made_by = field.default_factory.__name__
+            made_by = str(getattr(field.default_factory, "__name__", "computed"))
             default = "computed" if made_by == "<lambda>" else f"`{made_by}()`"
         else:
             default = ""
