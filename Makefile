@@ -12,7 +12,7 @@ JOBS   ?= 5
 # A shell that forbids bytecode makes every start compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test quick check chaos bench peers race profile format java chromium clean
+.PHONY: help demo test quick check chaos bench peers race profile format docs java chromium clean
 
 help:
 	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick, ARGS=--cluster)"
@@ -25,6 +25,7 @@ help:
 	@echo "make peers   the same job on other queues                  (ARGS='--only dramatiq')"
 	@echo "make race    all of them, speed and kills, with a picture  (ARGS='--no-kills')"
 	@echo "make profile where the time of a message goes              (ARGS='--kind no-op')"
+	@echo "make docs    the documentation as a site, offline          (ARGS=--serve while you write)"
 	@echo "make chromium finds Chromium for the tests of the page, or installs it where it can"
 	@echo "make java    finds Java 17, or installs it where it can"
 	@echo "make clean   removes .venv and caches"
@@ -64,6 +65,9 @@ format: $(VENV)/.all
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.all
+	$(BIN)/python -m docs_site $(ARGS)
+
 # Each stamp is newer than what it was made from: a second run does no set-up again.
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed"; exit 1; }
@@ -100,4 +104,4 @@ $(VENV)/spark.jsa: $(VENV)/.all | java
 	@$(BIN)/python -m tests.with_spark.class_archive $@ >/dev/null 2>&1 || echo "went without"
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

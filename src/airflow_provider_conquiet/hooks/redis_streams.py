@@ -35,6 +35,11 @@ class RedisStreamsHook(BaseHook):
 
     Args:
         db_conn_id: the connection of the application's database, instead of the one that it names itself.
+
+    Examples:
+        >>> hook = RedisStreamsHook("redis_streams_default")  # connects when it is first used
+        >>> hook.redis_streams_conn_id
+        'redis_streams_default'
     """
 
     conn_name_attr = "redis_streams_conn_id"

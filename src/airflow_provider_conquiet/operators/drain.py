@@ -40,6 +40,12 @@ class DrainOperator(HandlingOperator):
             the triggerer instead of a worker slot.
         poll_interval_s: how often the triggerer polls.
         wait_timeout: how long it waits before the task fails.
+
+    Examples:
+        >>> with DAG("bill_orders", schedule="* * * * *", max_active_runs=1, catchup=False):
+        ...     drained = DrainOperator(
+        ...         task_id="bill", stream="orders", group="billing", handler=bill, inbox=True, retries=2
+        ...     )
     """
 
     template_fields: Sequence[str] = (*HandlingOperator.template_fields, "topic", "partition")

@@ -32,6 +32,10 @@ class BacklogSensor(BaseSensorOperator):
         stream, topic: one of the two; the partitions of a topic are added up.
         min_lag, min_pending, min_age_s: any one that is reached is enough; `min_lag=None` for the others.
         deferrable: poll from the triggerer, every `poke_interval`, without a worker slot.
+
+    Examples:
+        >>> with DAG("when_there_is_work", schedule="@hourly", catchup=False):
+        ...     waiting = BacklogSensor(task_id="wait", stream="orders", group="billing", min_lag=100)
     """
 
     template_fields: Sequence[str] = ("stream", "topic", "group", "redis_streams_conn_id")

@@ -36,6 +36,10 @@ class DrainSensor(HandlingOperator, BaseSensorOperator):
 
     Args:
         count: of this task instance, over all of its tries; a task that was cleared counts on.
+
+    Examples:
+        >>> with DAG("all_tills", schedule="@daily", catchup=False):
+        ...     counted = DrainSensor(task_id="count", stream="tills", group="books", handler=bill, count=12)
     """
 
     template_fields: Sequence[str] = (*HandlingOperator.template_fields, "count")

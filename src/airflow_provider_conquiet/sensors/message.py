@@ -39,6 +39,10 @@ class MessageSensor(BaseSensorOperator):
             beginning. Without it, the begin of the run's data interval, or of a run without one the time
             at which it was to start.
         group: begin where this consumer group stands, instead: after the last message delivered to it.
+
+    Examples:
+        >>> with DAG("after_closing", schedule="@daily", catchup=False):
+        ...     closed = MessageSensor(task_id="wait", stream="tills", equals={"event": "closed"})
     """
 
     template_fields: Sequence[str] = ("stream", "equals", "start_id", "group", "redis_streams_conn_id")

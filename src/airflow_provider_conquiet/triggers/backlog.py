@@ -39,6 +39,10 @@ class BacklogTrigger(BaseEventTrigger):
         min_age_s: seconds since the oldest message that counts was enqueued.
         due_in: sorted sets of retries and delayed messages, by due time: one that is due rings too.
         ring_again_s: `None` ends the trigger with its first ring, as a deferred task needs it.
+
+    Examples:
+        >>> doorbell = BacklogTrigger(stream="orders", group="billing")
+        >>> waiting = Asset("orders_waiting", watchers=[AssetWatcher(name="doorbell", trigger=doorbell)])
     """
 
     def __init__(

@@ -47,6 +47,10 @@ class MessageTrigger(BaseEventTrigger):
         start: where a group begins that does not exist yet.
         max_in_flight: how many messages may wait for Airflow; at most half of its subscriber queue is used.
         reread_s: how often messages are read again whose event was not stored.
+
+    Examples:
+        >>> trigger = MessageTrigger(stream="orders", fields=["order_id"])
+        >>> orders = Asset("order_events", watchers=[AssetWatcher(name="orders", trigger=trigger)])
     """
 
     def __init__(

@@ -33,7 +33,13 @@ class ConsumerBacklog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogStats:
-    """The state of one stream and group; each figure is of the moment of its own command."""
+    """The state of one stream and group; each figure is of the moment of its own command.
+
+    Examples:
+        >>> stats = peek_backlog(client, stream="not-there-yet", group="billing")
+        >>> (stats.lag, stats.pending)  # not yet read, and read but not acked
+        (0, 0)
+    """
 
     stream: str
     group: str
@@ -69,6 +75,10 @@ def peek_backlog(client: Client, *, stream: str, group: str, count_limit: int = 
     """As `RedisStreamsQueue.backlog_stats`, and creates neither stream nor group.
 
     For a group that does not exist yet, everything in the stream is lag: it will begin at the start.
+
+    Examples:
+        >>> peek_backlog(client, stream="not-there-yet", group="billing").pending
+        0
     """
     check_positive_int("count_limit", count_limit)
     with visible_errors("peek", stream=stream, group=group):

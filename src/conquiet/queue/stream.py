@@ -34,6 +34,13 @@ class RedisStreamsQueue(GroupMember):
 
     Every Redis failure is raised as `QueueError`. A client that was passed in keeps its own settings, its
     retries too; `from_url` makes one that never retries.
+
+    Examples:
+        >>> config = QueueConfig("refunds", "accounting", "worker-1")
+        >>> with RedisStreamsQueue.from_url(server.url, config) as refunds:
+        ...     added = refunds.enqueue({"order_id": 7})
+        ...     (msg,) = refunds.read(block_ms=1_000)
+        ...     refunds.ack(msg)
     """
 
     def __init__(self, client: Client, config: QueueConfig, *, codec: PayloadCodec | None = None) -> None:
