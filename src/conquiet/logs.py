@@ -91,15 +91,49 @@ in_context: ContextVar[Described] = ContextVar("conquiet_running")
 _thread = threading.local()
 
 
+#: In an event loop's thread, that of the current task; a task begins with that of the thread that started it.
+_of_task: ContextVar[Handling | None] = ContextVar("conquiet_handling", default=None)
+
+
+class _HandlingOfTask:
+    """The handling of whatever task is current."""
+
+    @property
+    def in_handler(self) -> Any:
+        handling = _of_task.get()
+        return None if handling is None else handling.in_handler
+
+    @property
+    def consumer(self) -> str:
+        handling = _of_task.get()
+        return "" if handling is None else handling.consumer
+
+
 @contextmanager
 def naming_messages_of(handling: Handling) -> Iterator[None]:
     """Make every record of this thread name the message that is in the handler."""
-    before = getattr(_thread, "handling", None)
+    before, token = getattr(_thread, "handling", None), _of_task.set(handling)
     _thread.handling = handling
     try:
         yield
     finally:
         _thread.handling = before
+        _of_task.reset(token)
+
+
+@contextmanager
+def naming_messages_of_tasks() -> Iterator[None]:
+    """As above in the thread of an event loop, where each task has messages of its own."""
+    _thread.handling = _HandlingOfTask()
+    try:
+        yield
+    finally:
+        _thread.handling = None
+
+
+def name_messages_in_task(handling: Handling) -> None:
+    """Make every record of the current task name the message that is in the handler."""
+    _of_task.set(handling)
 
 
 def message_fields(msg: Delivered | None = None, /, *, context: Any = None, **facts: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 #: "crash": the process is gone, no `finally` runs. "lost_answer": the command was executed, but an error is
 #: raised in place of its answer, and the process lives on to clean up.
@@ -40,10 +41,10 @@ class CrashPoints:
         """Whether the fault has happened."""
         return self._left <= 0
 
-    def watch(self, engine: Engine) -> None:
+    def watch(self, engine: Engine | AsyncEngine) -> None:
         """Count from now on what goes to Redis, and to the database of this engine."""
         self._watch_redis()
-        self._watch_sql(engine)
+        self._watch_sql(engine if isinstance(engine, Engine) else engine.sync_engine)
 
     def unwatch(self) -> None:
         """Leave redis-py and SQLAlchemy as they were."""

@@ -10,7 +10,7 @@ from typing import Generic
 
 from conquiet.consume.attempt import Attempt
 from conquiet.consume.channel import M
-from conquiet.consume.handlers import OwnThread, Threads
+from conquiet.consume.handlers import OwnThread, Workers
 from conquiet.consume.loop_state import LoopState
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import DatabaseUnavailableError, MalformedEntry
@@ -34,7 +34,7 @@ _WHAT_FOLLOWS = {
 class Conclusions(Generic[M]):
     """Those of one loop; only its thread calls them."""
 
-    def __init__(self, state: LoopState[M], handlers: OwnThread[M] | Threads[M]) -> None:
+    def __init__(self, state: LoopState[M], handlers: OwnThread[M] | Workers[M]) -> None:
         self._handlers = handlers
         self._channel, self._spans, self._tally = state.channel, state.spans, state.tally
         self._decisions, self._unsettled = state.decisions, state.unsettled

@@ -69,6 +69,8 @@ class TaskHandling:
     """
 
     takes_batches = False
+    #: Tasks run where they are called.
+    event_loop = None
 
     def __init__(
         self,
