@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from conquiet.arguments import check_non_negative_int
-from conquiet.consume.channel import KeyOf
+from conquiet.consume.channel import KeyOf, described_entry
 from conquiet.consume.dead_letter import (
     Cause,
     GivenUp,
@@ -221,8 +221,7 @@ class StreamChannel:
 
     def described(self, delivered: QueueMessage | MalformedEntry) -> tuple[str, int]:
         """As `Channel.described`."""
-        attempt = delivered.delivery_count if isinstance(delivered, MalformedEntry) else delivered.attempt
-        return f"entry {delivered.id} of {self}", attempt
+        return described_entry(delivered, self)
 
     def __str__(self) -> str:
         return f"stream {self.stream!r} for group {self._queue.config.consumer_group!r}"
