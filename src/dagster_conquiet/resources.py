@@ -33,6 +33,15 @@ class RedisStreamsResource(dg.ConfigurableResource[Any]):
     tls_cert_file: str | None = Field(default=None, description="This client's certificate.")
     tls_key_file: str | None = Field(default=None, repr=False, description="This client's key.")
 
+    page_url: str | None = Field(
+        default=None,
+        description="Where the page shows a stream or topic, a URL with {source} in it: metadata link there.",
+    )
+
+    def page_of(self, source: str) -> str | None:
+        """Where the page shows this stream or topic."""
+        return self.page_url and self.page_url.replace("{source}", quote(source, safe=""))
+
     def server_url(self) -> str:
         """The URL, built from the parts if none was given; it may contain a password."""
         if self.url:
@@ -89,7 +98,10 @@ class DatabaseResource(dg.ConfigurableResource[Any]):
 
     def get_engine(self) -> Engine:
         if self._engine is None:
-            self._engine = create_engine(self.url, pool_size=self.pool_size, pool_pre_ping=True)
+            # Errors of statements, which Dagster keeps, would quote payloads.
+            self._engine = create_engine(
+                self.url, pool_size=self.pool_size, pool_pre_ping=True, hide_parameters=True
+            )
         return self._engine
 
     def dispose(self) -> None:

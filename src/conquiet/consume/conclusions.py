@@ -15,7 +15,7 @@ from conquiet.consume.loop_state import LoopState
 from conquiet.consume.outcome import Settlement
 from conquiet.consume.spans import Spans
 from conquiet.errors import DatabaseUnavailableError
-from conquiet.logs import MessageLog
+from conquiet.logs import MessageLog, are_error_texts_hidden
 from conquiet.masking import mask
 
 _log = MessageLog(logging.getLogger(__name__))
@@ -122,10 +122,18 @@ class Conclusions(Generic[M]):
 
 
 def _log_failure(settlement: Settlement, channel: object, attempt: int, spans: Spans) -> None:
-    reason = f" ({mask(settlement.reason)})" if settlement.reason else ""
+    error, reason = settlement.error, mask(settlement.reason or "")
+    if error is not None and are_error_texts_hidden():
+        error, reason = None, type(error).__name__
     _log.warning(
         "entry %s of %s failed at attempt %s and %s%s",
-        *(settlement.entry_id, channel, attempt, _WHAT_FOLLOWS[settlement.kind], reason),
-        exc_info=settlement.error,
+        *(
+            settlement.entry_id,
+            channel,
+            attempt,
+            _WHAT_FOLLOWS[settlement.kind],
+            f" ({reason})" if reason else "",
+        ),
+        exc_info=error,
         extra=spans.log_fields(settlement.entry_id),
     )

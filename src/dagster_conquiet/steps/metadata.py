@@ -8,7 +8,7 @@ import dagster as dg
 
 from conquiet.consume import DrainReport
 from conquiet.queue import BacklogStats
-from dagster_conquiet.steps.failing import failure_table
+from dagster_conquiet.steps.failures import failure_table
 from dagster_conquiet.steps.timeline import Timeline
 
 Metadata = dict[str, dg.MetadataValue[Any]]
@@ -47,6 +47,22 @@ def backlog_metadata(stats: BacklogStats) -> Metadata:
         "consumers": dg.MetadataValue.int(len(stats.consumers)),
         **{name: dg.MetadataValue.float(age / 1000) for name, age in ages.items() if age is not None},
     }
+
+
+def source_metadata(stats: BacklogStats, group: str | None) -> Metadata:
+    """What an observation of a stream, or of a partition, has; without a group, how long the stream is."""
+    metadata: Metadata = {
+        "last_id": dg.MetadataValue.text(stats.last_id),
+        "dagster/row_count": dg.MetadataValue.int(stats.length),
+    }
+    if group is None:
+        return metadata
+    return {"group": dg.MetadataValue.text(group)} | metadata | backlog_metadata(stats)
+
+
+def page_link(page_url: str | None) -> Metadata:
+    """To the page of the stream or topic, where one runs."""
+    return {} if page_url is None else {"page": dg.MetadataValue.url(page_url)}
 
 
 def id_range(first_id: str | None, last_id: str | None) -> Metadata:
