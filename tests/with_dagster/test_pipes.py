@@ -264,6 +264,7 @@ def test_both_sides_wait_as_long_for_a_server_that_is_unavailable(resources, ser
     reader = RedisStreamMessageReader(resources["redis_streams"], reconnect_s=0.3)
 
     with reader.read_messages(Handled()) as params:
+        assert params["conquiet_reconnect_s"] == 0.3
         with open_writer(server_url, params) as channel:
             channel.write_message({"method": "closed"})
         nowhere = f"redis://127.0.0.1:{free_port()}"
