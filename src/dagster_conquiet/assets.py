@@ -14,6 +14,7 @@ from dagster_conquiet.described import KINDS, code_references, description_of, n
 from dagster_conquiet.partitions import partitions_of
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
 from dagster_conquiet.steps.drain import drain_in_step, read_again_in_step
+from dagster_conquiet.steps.metadata import page_link
 from dagster_conquiet.steps.ranges import drain_in_turn, failure_of
 from dagster_conquiet.steps.retained import Retained
 
@@ -71,7 +72,9 @@ def _drain_asset(
         "kinds": KINDS,
         "description": description_of(spec),
     }
-    metadata = names_of(spec) | code_references(spec) | (options.get("metadata") or {})
+    metadata = (
+        names_of(spec) | page_link(spec.source) | code_references(spec) | (options.get("metadata") or {})
+    )
     options = options | {"metadata": metadata}
     if options.get("description", "") is None:
         del options["description"]

@@ -139,7 +139,7 @@ def _build_check(
         redis_streams = spec.resources.redis_of(context)
         with redis_streams.connect() as client:
             passed, finding, metadata = check(client, context)
-        metadata |= page_link(redis_streams.page_of(spec.source))
+        metadata |= page_link(spec.source)
         return dg.AssetCheckResult(passed=passed, severity=severity, description=finding, metadata=metadata)
 
     decorate = dg.asset_check(

@@ -70,7 +70,7 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
         streams = [self._stream(context.asset_key, partition) for partition in partitions]
         where: dict[str, Any] = {"streams": len(streams)}
         if len(streams) == 1:
-            where = {"stream": streams[0], **page_link(self.redis_streams.page_of(streams[0]))}
+            where = {"stream": streams[0], **page_link(streams[0])}
         context.add_output_metadata({**where, "dagster/row_count": len(ids), **id_range(first, last)})
 
     def load_input(self, context: dg.InputContext) -> Any:

@@ -36,7 +36,7 @@ def build_enqueue_op(spec: DrainSpec, *, name: str | None = None, **options: Any
         with attempt.span(), redis_streams.connect() as client:
             ids = StreamWriter(client, spec.stream).enqueue_once(payloads, dedupe_id=attempt.work_id)
         first, last = (ids[0], ids[-1]) if ids else (None, None)
-        link = page_link(redis_streams.page_of(spec.stream))
+        link = page_link(spec.stream)
         metadata = {"enqueued": dg.MetadataValue.int(len(ids)), **id_range(first, last), **link}
         return dg.Output(len(ids), metadata=metadata)
 

@@ -33,15 +33,6 @@ class RedisStreamsResource(dg.ConfigurableResource[Any]):
     tls_cert_file: str | None = Field(default=None, description="This client's certificate.")
     tls_key_file: str | None = Field(default=None, repr=False, description="This client's key.")
 
-    page_url: str | None = Field(
-        default=None,
-        description="Where the page shows a stream or topic, a URL with {source} in it: metadata link there.",
-    )
-
-    def page_of(self, source: str) -> str | None:
-        """Where the page shows this stream or topic."""
-        return self.page_url and self.page_url.replace("{source}", quote(source, safe=""))
-
     def server_url(self) -> str:
         """The URL, built from the parts if none was given; it may contain a password."""
         if self.url:

@@ -199,7 +199,7 @@ def _build_sensor(
         with redis_streams.connect() as client:
             seen = read(client)
         requests, reasons = _requests(context, spec, job.name, seen.parts, rules)
-        link = page_link(redis_streams.page_of(spec.source))
+        link = page_link(spec.source)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else "; ".join(reasons) or rules.reason_to_rest(spec, seen.parts),

@@ -32,7 +32,7 @@ def build_stream_asset(
         redis_streams = keys.redis_of(context)
         with redis_streams.connect() as client:
             backlog = peek_backlog(client, stream=stream, group=group or "")
-        metadata = source_metadata(backlog, group) | page_link(redis_streams.page_of(stream))
+        metadata = source_metadata(backlog, group) | page_link(stream)
         return dg.ObserveResult(data_version=dg.DataVersion(backlog.last_id), metadata=metadata)
 
     defaults = {
@@ -56,7 +56,7 @@ def build_topic_asset(spec: TopicDrainSpec, **options: Any) -> dg.SourceAsset:
             backlogs = partition_backlogs(client, spec)
         if isinstance(definition, dg.DynamicPartitionsDefinition):
             context.instance.add_dynamic_partitions(definition.name or "", list(map(str, backlogs)))
-        link = page_link(redis_streams.page_of(spec.topic))
+        link = page_link(spec.topic)
         for partition, backlog in backlogs.items():
             if spec.partitions is None or partition < spec.partitions:
                 observation = dg.AssetObservation(

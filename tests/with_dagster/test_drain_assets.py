@@ -16,7 +16,6 @@ from dagster_conquiet import (
     ClaimStaleConfig,
     DrainConfig,
     DrainSpec,
-    RedisStreamsResource,
     TopicDrainConfig,
     build_backlog_check,
     build_claim_stale_job,
@@ -85,11 +84,10 @@ def test_the_values_of_the_spec_are_the_defaults_of_the_config(
 
 
 def test_metadata_of_runs_observations_and_checks_link_to_the_page(
-    spec, stream, server_url, resources, instance, enqueue
+    spec, stream, resources, instance, enqueue, monkeypatch
 ):
+    monkeypatch.setenv("CONQUIET_PAGE_URL", "https://queues.example")
     enqueue(1)
-    page = RedisStreamsResource(url=server_url, page_url="https://queues.example/{source}?tab=lag")
-    with_page = resources | {"redis_streams": page}
     check = build_backlog_check(spec, max_lag=0)
     source = build_stream_asset(stream)
     defs = dg.Definitions(
@@ -100,20 +98,22 @@ def test_metadata_of_runs_observations_and_checks_link_to_the_page(
                 "look", dg.AssetSelection.assets(source.key) | dg.AssetSelection.checks(check)
             )
         ],
-        resources=with_page,
+        resources=resources,
     )
 
     looked = defs.resolve_job_def("look").execute_in_process(instance=instance)
-    drained = materialized(build_drain_asset(spec), with_page, instance)
+    asset = build_drain_asset(spec)
+    drained = materialized(asset, resources, instance)
 
     (observed,) = looked.get_asset_observation_events()
     (checked,) = looked.get_asset_check_evaluations()
     seen = {
         drained["page"],
+        next(iter(asset.specs)).metadata["page"].value,
         observed.asset_observation_data.asset_observation.metadata["page"].value,
         checked.metadata["page"].value,
     }
-    assert seen == {f"https://queues.example/{quote(stream, safe='')}?tab=lag"}
+    assert seen == {f"https://queues.example/topic?name={quote(stream, safe='')}"}
 
 
 def test_no_payload_reaches_the_event_log(stream, resources, instance, enqueue):

@@ -81,9 +81,9 @@ class CheckAttributes(dg.Model, dg.Resolvable):
 
 # One object for each variable: Dagster merges definitions that have the same resource, and no equal ones.
 @cache
-def redis_of_variable(variable: str, page_url: str | None = None) -> RedisStreamsResource:
+def redis_of_variable(variable: str) -> RedisStreamsResource:
     """The server whose URL is in this environment variable; the same object for every component."""
-    return RedisStreamsResource(url=dg.EnvVar(variable), page_url=page_url)
+    return RedisStreamsResource(url=dg.EnvVar(variable))
 
 
 @cache

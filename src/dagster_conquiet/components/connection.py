@@ -18,15 +18,9 @@ class ConnectionComponent(dg.Component, dg.Model, dg.Resolvable):
         default="DATABASE_URL", description="The environment variable with the database's URL."
     )
 
-    page_url: str | None = Field(
-        default=None,
-        description="Where the page shows a stream or topic, a URL with {source} in it: metadata link there.",
-    )
-
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The resources; nothing is connected or read."""
-        redis_streams = redis_of_variable(self.redis_url_variable, self.page_url)
-        resources: dict[str, object] = {"redis_streams": redis_streams}
+        resources: dict[str, object] = {"redis_streams": redis_of_variable(self.redis_url_variable)}
         if self.database_url_variable is not None:
             resources["database"] = database_of_variable(self.database_url_variable)
         return dg.Definitions(resources=resources)

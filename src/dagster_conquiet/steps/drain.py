@@ -12,8 +12,8 @@ import dagster as dg
 from sqlalchemy import Engine
 
 from conquiet.consume import DrainLimits, DrainReport, drain
-from conquiet.consume.batch_handling import new_handling
 from conquiet.consume.engine import DrainLoop
+from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, DrainError
@@ -112,7 +112,7 @@ def run_drain(
     except DrainError as error:
         report = error.report
     after = peek_backlog(client, stream=report.stream, group=report.group)
-    link = page_link(spec.resources.redis_of(context).page_of(spec.source))
+    link = page_link(spec.source)
     metadata = drain_metadata(report, after, timeline) | link
     log_failures(context, report.failures, with_texts=config.log_errors)
     # A step that was told to stop is canceled, whatever failed before.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import dagster as dg
 
 from conquiet.consume import DrainReport
 from conquiet.queue import BacklogStats
+from conquiet.settings import Settings
 from dagster_conquiet.steps.failures import failure_table
 from dagster_conquiet.steps.timeline import Timeline
 
@@ -60,9 +62,12 @@ def source_metadata(stats: BacklogStats, group: str | None) -> Metadata:
     return {"group": dg.MetadataValue.text(group)} | metadata | backlog_metadata(stats)
 
 
-def page_link(page_url: str | None) -> Metadata:
-    """To the page of the stream or topic, where one runs."""
-    return {} if page_url is None else {"page": dg.MetadataValue.url(page_url)}
+def page_link(name: str) -> Metadata:
+    """Where the page shows a stream or topic; nothing unless CONQUIET_PAGE_URL says where the page is."""
+    url = Settings.from_environment().page_url
+    if url is None:
+        return {}
+    return {"page": dg.MetadataValue.url(f"{url.rstrip('/')}/topic?{urlencode({'name': name})}")}
 
 
 def id_range(first_id: str | None, last_id: str | None) -> Metadata:
