@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # The versions that are tested; another file tries others, as CI does.
 CONSTRAINTS ?= constraints.txt
+EXTRAS ?= all,deploy,dev,dg
 # One process for Spark, one for Airflow, one for the other orchestrators, two for the rest: most of them wait.
 # JOBS=0 runs all in one.
 JOBS   ?= 5
@@ -81,7 +82,7 @@ $(VENV)/.core: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
 	$(call install,.[embedded],matplotlib psutil rich)
 
 $(VENV)/.all: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
-	$(call install,.[all$(comma)deploy$(comma)dev])
+	$(call install,.[$(EXTRAS)])
 	@touch $(VENV)/.core
 
 comma := ,
