@@ -12,13 +12,14 @@ JOBS   ?= 5
 # A shell that forbids bytecode makes every start compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test quick check chaos bench peers race profile format java clean
+.PHONY: help demo test quick check matrix chaos bench peers race profile format java clean
 
 help:
 	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick for plain workers)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
 	@echo "make quick   without Airflow, Spark, chaos, crash points and pages, on one kind of server"
 	@echo "make check   format, lint, types, layers; prints figures of size and nesting"
+	@echo "make matrix  Airflow's classes on Airflow 3.1, 3.2, 3.3    (VERSIONS=3.1 for one)"
 	@echo "make format  formats, and fixes what the linter can fix"
 	@echo "make chaos   workers, servers, database fail at random     (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
@@ -26,7 +27,7 @@ help:
 	@echo "make race    all of them, speed and kills, with a picture  (ARGS='--no-kills')"
 	@echo "make profile where the time of a message goes              (ARGS='--kind no-op')"
 	@echo "make java    finds Java 17, or installs it where it can"
-	@echo "make clean   removes .venv and caches"
+	@echo "make clean   removes .venv, .venv-airflow and caches"
 
 demo: $(if $(findstring --quick,$(ARGS)),$(VENV)/.core,$(VENV)/.all java)
 	@$(BIN)/python -m examples.demo $(ARGS)
@@ -43,6 +44,9 @@ check: $(VENV)/.all
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@$(BIN)/python .ci/figures.py
+
+matrix: $(VENV)/.made
+	.ci/matrix $(or $(VERSIONS),3.1 3.2 3.3)
 
 chaos: $(VENV)/.all
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(ARGS)
@@ -96,4 +100,4 @@ $(VENV)/spark.jsa: $(VENV)/.all | java
 	@$(BIN)/python -m tests.with_spark.class_archive $@ >/dev/null 2>&1 || echo "went without"
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-airflow .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
