@@ -37,9 +37,12 @@ if TYPE_CHECKING:
         MessageRejectedError as MessageRejectedError,
         NoConnectionError as NoConnectionError,
         NotReplicatedError as NotReplicatedError,
+        PayloadTypeError as PayloadTypeError,
         QueueError as QueueError,
     )
+    from conquiet.payload import PayloadCodec as PayloadCodec, StandardCodec as StandardCodec
     from conquiet.queue import (
+        AsyncQueue as AsyncQueue,
         BacklogStats as BacklogStats,
         QueueConfig as QueueConfig,
         QueueMessage as QueueMessage,
@@ -65,10 +68,11 @@ _NAMES_OF = {
     "errors": (
         "ConquietError ConsumerBusyError DatabaseUnavailableError DbError DrainError DrainFailure "
         "EmbeddedServerError MalformedEntry MalformedEntryError MessageRejectedError "
-        "NoConnectionError NotReplicatedError QueueError"
+        "NoConnectionError NotReplicatedError PayloadTypeError QueueError"
     ),
+    "payload": "PayloadCodec StandardCodec",
     "queue": (
-        "BacklogStats QueueConfig QueueMessage RedisStreamsQueue StreamWriter open_async_client "
+        "AsyncQueue BacklogStats QueueConfig QueueMessage RedisStreamsQueue StreamWriter open_async_client "
         "open_client peek_backlog peek_backlog_async unique_consumer_name"
     ),
 }

@@ -15,6 +15,8 @@ ConquietError
 │       └── WriteRefusedError   it answers, and refused what one message wrote
 │           └── InboxRowLockedError    another transaction has the message's inbox row locked
 ├── MessageRejectedError        a handler returned what cannot be carried out; its message stays pending
+├── PayloadTypeError            a payload does not fit its type, or would not come back; also a TypeError
+├── HandlerCancelledError       an `async def` handler was cancelled, or awaited what was; it has failed
 ├── DrainError                  a drain ended with failed messages; `report`, `failures`
 ├── EmbeddedServerError         the private server could not be found, started or stopped
 ├── SettingsError               a setting is unknown, of the wrong kind, or cannot be read
@@ -188,6 +190,22 @@ class MessageRejectedError(ConquietError):
             f"the handler of entry {entry_id} of stream {stream!r} returned {answer!r}: the message stays "
             "pending until this consumer drains again or it is claimed; scheduled retries need a topic"
         )
+
+
+class PayloadTypeError(ConquietError, TypeError):
+    """A value cannot be sent so that it comes back equal, or what was sent does not fit the reader's type.
+
+    `path` leads to it, as `['lines'][3].price`; it is empty for the payload itself.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"payload{path} {problem}")
+
+
+class HandlerCancelledError(ConquietError):
+    """An `async def` handler ended with a `CancelledError`: its message has failed, as by any other error."""
 
 
 class DbError(ConquietError):

@@ -9,14 +9,18 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from conquiet.masking import mask
 
-#: What a record about a message has, `None` where unknown.
-FIELDS = ("topic", "stream", "partition", "group", "message_id", "consumer", "trace_id", "span_id")
+#: What a record about a message has, `None` where unknown; the last five are of tasks and of traces.
+FIELDS = (
+    *("topic", "stream", "partition", "group", "message_id", "consumer"),
+    *("task", "queue", "attempt", "trace_id", "span_id"),
+)
 
 #: The one attribute of our records that has them: an application's record factory may use the bare names,
 #: and `logging` refuses an `extra` that would overwrite anything.
@@ -72,19 +76,64 @@ class _SingleHandling:
     consumer: str
 
 
+class Described(Protocol):
+    """What runs in a context of its own, as a coroutine of a task beside others in one thread."""
+
+    @property
+    def log_fields(self) -> Mapping[str, Any]:
+        """Of `FIELDS` those that it knows."""
+
+
+#: Set by what runs many in one thread; a loop's thread needs none.
+in_context: ContextVar[Described] = ContextVar("conquiet_running")
+
 #: The loop of this thread; set once for many messages, as a context variable for each would cost too much.
 _thread = threading.local()
+
+
+#: In an event loop's thread, that of the current task; a task begins with that of the thread that started it.
+_of_task: ContextVar[Handling | None] = ContextVar("conquiet_handling", default=None)
+
+
+class _HandlingOfTask:
+    """The handling of whatever task is current."""
+
+    @property
+    def in_handler(self) -> Any:
+        handling = _of_task.get()
+        return None if handling is None else handling.in_handler
+
+    @property
+    def consumer(self) -> str:
+        handling = _of_task.get()
+        return "" if handling is None else handling.consumer
 
 
 @contextmanager
 def naming_messages_of(handling: Handling) -> Iterator[None]:
     """Make every record of this thread name the message that is in the handler."""
-    before = getattr(_thread, "handling", None)
+    before, token = getattr(_thread, "handling", None), _of_task.set(handling)
     _thread.handling = handling
     try:
         yield
     finally:
         _thread.handling = before
+        _of_task.reset(token)
+
+
+@contextmanager
+def naming_messages_of_tasks() -> Iterator[None]:
+    """As above in the thread of an event loop, where each task has messages of its own."""
+    _thread.handling = _HandlingOfTask()
+    try:
+        yield
+    finally:
+        _thread.handling = None
+
+
+def name_messages_in_task(handling: Handling) -> None:
+    """Make every record of the current task name the message that is in the handler."""
+    _of_task.set(handling)
 
 
 def message_fields(msg: Delivered | None = None, /, *, context: Any = None, **facts: Any) -> dict[str, Any]:
@@ -177,7 +226,7 @@ def _facts_of(msg: Delivered) -> dict[str, Any]:
         "partition": getattr(msg, "partition", None),
         "group": msg.group,
         "message_id": msg.id,
-    }
+    } | getattr(msg, "log_fields", {})
 
 
 def _facts_in(record: logging.LogRecord) -> dict[str, Any]:
@@ -190,9 +239,12 @@ def _facts_in(record: logging.LogRecord) -> dict[str, Any]:
 
 def _current_facts() -> dict[str, Any]:
     handling: Handling | None = getattr(_thread, "handling", None)
-    if handling is None or handling.in_handler is None:
-        return _trace_of(None)
-    return _facts_of(handling.in_handler) | {"consumer": handling.consumer} | _trace_of(None)
+    facts: dict[str, Any] = {}
+    if handling is not None and (msg := handling.in_handler) is not None:
+        facts = _facts_of(msg) | {"consumer": handling.consumer}
+    elif (described := in_context.get(None)) is not None:
+        facts = dict(described.log_fields)
+    return facts | _trace_of(None)
 
 
 def _trace_of(context: Any) -> dict[str, Any]:

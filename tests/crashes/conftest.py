@@ -12,6 +12,9 @@ from tests.crashes.explorer import Exploration
 from tests.crashes.points import Fault
 from tests.crashes.worker import Worker
 
+#: Plain handlers, and `async def` ones over an AsyncEngine.
+KINDS = ["", "_async"]
+
 Explore = Callable[..., Exploration]
 
 

@@ -26,7 +26,7 @@ from tests.eventually import HANG_S, eventually
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 _ENDED = 0
-_FAILED = 1
+FAILED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class Scenario:
     run: Callable[[Site], None]
     has_inbox: bool = False
     has_outbox: bool = False
+    is_async: bool = False
     #: Of the recovery's `drain_stale`, and how many entries are in the dead letters after it.
     max_deliveries: int | None = None
     dead_lettered: int = 0
@@ -106,6 +107,7 @@ class Explorer:
             database=directory / "crash.db",
             has_inbox=self._scenario.has_inbox,
             has_outbox=self._scenario.has_outbox,
+            is_async=self._scenario.is_async,
         )
         trace = directory / "trace"
         enqueued = self._prepare(address)
@@ -148,11 +150,11 @@ class Explorer:
     def _be_child(self, point: int, address: Address, trace: Path) -> NoReturn:
         # As above, and even in a call that never returns.
         signal.alarm(self._scenario.timeout_s)
-        status = _FAILED
+        status = FAILED
         try:
             site = self._open(address, client_name=address.stream)
             points = self._points(point, trace)
-            points.watch(site.engine)
+            points.watch(site.handler_engine)
             status = self._run_to_the_end(site, points)
         except BaseException:
             traceback.print_exc()

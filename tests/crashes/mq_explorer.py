@@ -45,6 +45,7 @@ class MqScenario:
     is_strict: bool = False
     has_inbox: bool = True
     has_outbox: bool = False
+    is_async: bool = False
     #: Entries of one message, with the one that was sent.
     max_copies: int = 1
     max_points: int = 300

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import insert
@@ -18,6 +19,7 @@ from conquiet.mq.dead_letters.letters import DeadLetters
 from tests.crashes.mq_explorer import MqScenario
 from tests.crashes.mq_invariants import Name
 from tests.crashes.mq_site import GROUP, HOUR_MS, POLICY, MqSite, effects
+from tests.crashes.site import as_handler
 
 _MALFORMED: Name = (None, 0)
 
@@ -194,7 +196,8 @@ def _drain_topic(site: MqSite, handler: Handler, limits: DrainLimits) -> None:
     # By the clock of the recovery its lease is over, by no other.
     config = ConsumerConfig(consumer_name="worker-1", retry=POLICY, block_ms=1, lease_ttl_ms=HOUR_MS // 2)
     how: dict[str, Any] = {"inbox": site.inbox, "config": config, "until": "empty"}
-    drain_topic(site.topic, GROUP, handler, site.engine, limits, **how)
+    engine = site.handler_engine
+    drain_topic(site.topic, GROUP, as_handler(handler, engine), engine, limits, **how)
 
 
 def drain_at_once(site: MqSite) -> None:
@@ -208,7 +211,8 @@ def drain_at_once(site: MqSite) -> None:
         max_bytes=1_500,
     )
     how: dict[str, Any] = {"inbox": site.inbox, "config": config, "until": "empty"}
-    drain_topic(site.topic, GROUP, site.handle, site.engine, DrainLimits(idle_ms=1, concurrency=3), **how)
+    engine, limits = site.handler_engine, DrainLimits(idle_ms=1, concurrency=3)
+    drain_topic(site.topic, GROUP, as_handler(site.handle, engine), engine, limits, **how)
 
 
 def replay_all(site: MqSite) -> None:
@@ -335,6 +339,14 @@ MQ_SCENARIOS = {
         sent=names("a", 1, 2, 3) | names("b", 1),
         is_strict=True,
     ),
+}
+#: The same again with `async def` handlers.
+MQ_SCENARIOS |= {
+    f"{name}_async": replace(MQ_SCENARIOS[name], is_async=True)
+    for name in (
+        *("mq_consume", "mq_consume_without_inbox", "mq_stop", "mq_retry", "mq_retry_strict"),
+        *("mq_concurrent", "mq_dead_letter", "mq_drain_topic", "mq_two_at_once", "mq_batches"),
+    )
 }
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Column, Integer, MetaData, String, Table, insert
 
 from conquiet import DbSession, DrainLimits
 from conquiet.consume.engine import DrainLoop
-from conquiet.consume.handling import MessageHandling
+from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import QueueError
 from conquiet.mq import ConsumerConfig, DeadLetter, MqMessage, Producer, RetryPolicy, Topics
@@ -24,7 +24,7 @@ from conquiet.mq.scripts import move_due
 from conquiet.queue import open_client
 from conquiet.queue.config import CLAIM_IDLE_MS
 from conquiet.queue.ends import EndWatch
-from tests.crashes.site import INBOX, Address, engine_at
+from tests.crashes.site import INBOX, Address, as_handler, engine_at, handler_engine
 from tests.services import Client
 
 GROUP = "billing"
@@ -71,6 +71,7 @@ class MqSite:
         self.client: Client = open_client(address.url, client_name=client_name, decode_responses=True)
         self.engine = engine_at(address.database)
         self.engine.connect().close()
+        self.handler_engine = handler_engine(address)
         self.inbox: Any = INBOX if address.has_inbox else None
         self.topic = Topics(self.client).create(address.stream.replace(":", "-"), PARTITIONS)
         self.clock: Clock | None = None if ahead_ms == 0 else lambda: time.time_ns() // 1_000_000 + ahead_ms
@@ -156,9 +157,9 @@ class MqSite:
         channel.is_last = is_last_round
         channel.lease_valid_until = math.inf
         limits = DrainLimits(max_messages=None, idle_ms=None, max_failures=None, batch_size=2)
-        with MessageHandling(
-            self.handle, self.engine, self.inbox, before_commit=channel.check_lease
-        ) as handling:
+        engine = self.handler_engine
+        handler = as_handler(self.handle, engine)
+        with new_handling(handler, engine, self.inbox, before_commit=channel.check_lease) as handling:
             self.worker = channel.loop = DrainLoop(channel, handling, limits)
             self.worker.run()
         self._leases_at(self.clock).release(leased.lease)

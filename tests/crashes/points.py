@@ -7,12 +7,14 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 #: "crash": the process is gone, no `finally` runs. "lost_answer": the command was executed, but an error is
 #: raised in place of its answer, and the process lives on to clean up.
@@ -23,7 +25,7 @@ CRASHED = 137
 
 
 class CrashPoints:
-    """Lets the fault happen right after the n-th point; for a forked child, whose redis-py stays changed."""
+    """Lets the fault happen right after the n-th point, in a process of its own or until `unwatch`."""
 
     def __init__(self, last: int, fault: Fault, *, trace: Path, has_replies: bool = True) -> None:
         self._left = last
@@ -32,16 +34,23 @@ class CrashPoints:
         # Without replies half the points: the server has executed what was sent, answer or no answer.
         self._has_replies = has_replies
         self._trace = trace.open("a", buffering=1)
+        self._restore: list[Callable[[], None]] = []
 
     @property
     def is_reached(self) -> bool:
         """Whether the fault has happened."""
         return self._left <= 0
 
-    def watch(self, engine: Engine) -> None:
+    def watch(self, engine: Engine | AsyncEngine) -> None:
         """Count from now on what goes to Redis, and to the database of this engine."""
         self._watch_redis()
-        self._watch_sql(engine)
+        self._watch_sql(engine if isinstance(engine, Engine) else engine.sync_engine)
+
+    def unwatch(self) -> None:
+        """Leave redis-py and SQLAlchemy as they were."""
+        for restore in self._restore:
+            restore()
+        self._trace.close()
 
     def pass_step(self, name: str) -> None:
         """Between two steps of the process that nobody answers: it can crash there, and lose no answer."""
@@ -94,14 +103,16 @@ class CrashPoints:
 
         replaced = {"pack_commands": pack_each, "send_packed_command": send_each, "read_response": read_one}
         for name, method in replaced.items():
+            self._restore.append(
+                partial(setattr, AbstractConnection, name, getattr(AbstractConnection, name))
+            )
             setattr(AbstractConnection, name, method)
 
     def _watch_sql(self, engine: Engine) -> None:
-        dialect: Any = engine.dialect
-        dialect.do_execute = self._counted(dialect.do_execute)
-        dialect.do_executemany = self._counted(dialect.do_executemany)
-        dialect.do_commit = self._counted(dialect.do_commit, name="COMMIT")
-        dialect.do_rollback = self._counted(dialect.do_rollback, name="ROLLBACK")
+        names = {"do_execute": None, "do_executemany": None, "do_commit": "COMMIT", "do_rollback": "ROLLBACK"}
+        for method, name in names.items():
+            setattr(engine.dialect, method, self._counted(getattr(engine.dialect, method), name=name))
+            self._restore.append(partial(delattr, engine.dialect, method))
 
     def _counted(self, method: Callable[..., None], *, name: str | None = None) -> Callable[..., None]:
         def call(target: Any, *args: Any, **options: Any) -> None:

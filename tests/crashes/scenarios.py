@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -22,7 +24,7 @@ from conquiet import (
 from conquiet.consume import Handler
 from conquiet.mq import DeadLetters, Topics
 from tests.crashes.explorer import Scenario
-from tests.crashes.site import BLOCK_MS, GROUP, WORKER, Site
+from tests.crashes.site import BLOCK_MS, GROUP, WORKER, Site, as_handler
 
 _HOUR_MS = 3_600_000
 _MAX_DELIVERIES = 3
@@ -104,18 +106,15 @@ def run_until_the_third(site: Site) -> None:
         if msg.payload["number"] == 3:
             consumer.stop()
 
-    consumer.run(handler=handle, engine=site.engine, inbox=site.inbox)
+    consumer.run(
+        handler=as_handler(handle, site.handler_engine), engine=site.handler_engine, inbox=site.inbox
+    )
 
 
 def drain_by_twos(site: Site) -> None:
     """`drain`, two messages at a time until there are no more, so that acks travel with reads."""
-    drain(
-        site.queue,
-        site.handle,
-        site.engine,
-        DrainLimits(max_messages=10, batch_size=2, idle_ms=BLOCK_MS),
-        inbox=site.inbox,
-    )
+    limits = DrainLimits(max_messages=10, batch_size=2, idle_ms=BLOCK_MS)
+    _drain(site, site.handle, limits, inbox=site.inbox)
 
 
 def drain_four_at_once(site: Site) -> None:
@@ -123,14 +122,14 @@ def drain_four_at_once(site: Site) -> None:
     limits = DrainLimits(
         max_messages=10, concurrency=4, order_by=lambda msg: msg.payload["number"] % 2, idle_ms=BLOCK_MS
     )
-    drain(site.queue, site.handle, site.engine, limits, inbox=site.inbox)
+    _drain(site, site.handle, limits, inbox=site.inbox)
 
 
 def drain_four_and_continue(site: Site) -> None:
     """As above, and the third message fails."""
     limits = DrainLimits(max_messages=5, concurrency=4, order_by=False, idle_ms=BLOCK_MS)
     with suppress(DrainError):
-        drain(site.queue, _failing_at(3, site), site.engine, limits, inbox=site.inbox)
+        _drain(site, _failing_at(3, site), limits, inbox=site.inbox)
 
 
 def drain_in_batches(site: Site) -> None:
@@ -150,7 +149,8 @@ def _drain_in_batches(site: Site, handle: Handler) -> None:
             handle(msg, session)
 
     limits = DrainLimits(max_messages=10, batch_size=3, idle_ms=BLOCK_MS)
-    drain(site.queue, batch_handler(handle_all), site.engine, limits, inbox=site.inbox)
+    engine = site.handler_engine
+    drain(site.queue, batch_handler(as_handler(handle_all, engine)), engine, limits, inbox=site.inbox)
 
 
 def drain_traced(site: Site) -> None:
@@ -165,7 +165,7 @@ def drain_traced(site: Site) -> None:
 def drain_and_take_back(site: Site) -> None:
     """`drain` of a task that is tried again: first what its earlier try left."""
     limits = DrainLimits(max_messages=10, batch_size=2, idle_ms=BLOCK_MS)
-    drain(site.queue, site.handle, site.engine, limits, inbox=site.inbox, take_over_from=[_EARLIER_TRY])
+    _drain(site, site.handle, limits, inbox=site.inbox, take_over_from=[_EARLIER_TRY])
 
 
 def drain_and_renew(site: Site) -> None:
@@ -181,19 +181,20 @@ def drain_and_renew(site: Site) -> None:
 def drain_and_raise(site: Site) -> None:
     """`drain` whose third message fails: the first two are acked, the rest is handed back."""
     with suppress(PlannedError):
-        drain(site.queue, _failing_at(3, site), site.engine, DrainLimits(max_messages=5, on_error="raise"))
+        _drain(site, _failing_at(3, site), DrainLimits(max_messages=5, on_error="raise"))
 
 
 def drain_and_continue(site: Site) -> None:
     """`drain` whose third message fails while the others go on."""
     with suppress(DrainError):
-        drain(site.queue, _failing_at(3, site), site.engine, DrainLimits(max_messages=5, on_error="continue"))
+        _drain(site, _failing_at(3, site), DrainLimits(max_messages=5, on_error="continue"))
 
 
 def drain_the_stale(site: Site) -> None:
     """`drain_stale`, two messages at a time, with dead letters for what was delivered too often."""
     limits = DrainLimits(max_messages=10, batch_size=2, max_deliveries=_MAX_DELIVERIES)
-    drain_stale(site.queue, site.handle, site.engine, limits, inbox=site.inbox)
+    engine = site.handler_engine
+    drain_stale(site.queue, as_handler(site.handle, engine), engine, limits, inbox=site.inbox)
 
 
 def replay_letters(site: Site) -> None:
@@ -250,6 +251,22 @@ SCENARIOS = {
     "outbox_relay": Scenario(prepare=five_in_the_outbox, run=relay_by_twos, has_outbox=True),
     "handler_with_outbox": Scenario(prepare=three_new, run=drain_by_twos, has_outbox=True),
 }
+
+
+#: The same again with `async def` handlers.
+ASYNC_SCENARIOS = {
+    f"{name}_async": replace(SCENARIOS[name], is_async=True)
+    for name in (
+        *("run", "run_inbox", "drain", "drain_inbox", "drain_concurrent", "drain_concurrent_inbox"),
+        *("drain_concurrent_continue", "drain_batches_inbox", "drain_failing_batch", "drain_handler_fails"),
+        *("drain_continue", "drain_stale_inbox", "drain_stale_worn_out", "handler_with_outbox"),
+    )
+}
+SCENARIOS |= ASYNC_SCENARIOS
+
+
+def _drain(site: Site, handle: Handler, limits: DrainLimits, **options: Any) -> None:
+    drain(site.queue, as_handler(handle, site.handler_engine), site.handler_engine, limits, **options)
 
 
 def _enqueue(site: Site, messages: int) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from conquiet import DbSession, Inbox, Outbox, QueueConfig, QueueMessage, RedisStreamsQueue
-from conquiet.consume import dead_letter_stream
+from conquiet.consume import BatchHandler, Handler, batch_handler, dead_letter_stream
 from conquiet.queue import open_client
 from tests.services import Client, open_engine
 
@@ -35,12 +37,34 @@ class Address:
     database: Path
     has_inbox: bool = False
     has_outbox: bool = False
+    #: Handlers are `async def`, over an AsyncEngine.
+    is_async: bool = False
 
 
 @functools.cache
 def engine_at(database: Path) -> Engine:
     """One engine for all sites at a path: each of them closes its connections, what is compiled is kept."""
     return open_engine(f"sqlite:///{database}")
+
+
+def handler_engine(address: Address) -> Engine | AsyncEngine:
+    """The engine that handlers have: that of the site, or one for `async def` handlers."""
+    if not address.is_async:
+        return engine_at(address.database)
+    return create_async_engine(f"sqlite+aiosqlite:///{address.database}", connect_args={"timeout": 60})
+
+
+def as_handler(handle: Callable[..., Any], engine: Engine | AsyncEngine) -> Handler:
+    """The same handler, for an AsyncEngine as an `async def` one."""
+    if isinstance(engine, Engine):
+        return handle
+    if isinstance(handle, BatchHandler):
+        return batch_handler(as_handler(handle.handle_all, engine))
+
+    async def handle_async(messages: Any, session: AsyncSession) -> Any:
+        return await session.run_sync(lambda of_greenlet: handle(messages, of_greenlet))
+
+    return handle_async
 
 
 class Site:
@@ -56,6 +80,7 @@ class Site:
         self.queue = self.queue_of(WORKER)
         self.engine = engine_at(address.database)
         self.engine.connect().close()
+        self.handler_engine = handler_engine(address)
 
     def create_tables(self) -> None:
         """Create what an application creates before it consumes; the inbox is left to conquiet."""

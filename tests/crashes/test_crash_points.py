@@ -6,36 +6,40 @@ import signal
 
 import pytest
 
-from tests.crashes.conftest import Explore
+from tests.crashes.conftest import KINDS, Explore
 from tests.crashes.explorer import Exploration
 from tests.crashes.points import Fault
 
 
-def test_no_crash_point_of_run_loses_a_message(explore: Explore):
-    exploration = explore("run")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_run_loses_a_message(explore: Explore, kind: str):
+    exploration = explore(f"run{kind}")
 
     assert_kept(exploration, points=15)
 
 
-def test_no_crash_point_of_run_with_an_inbox_repeats_an_effect(explore: Explore):
-    exploration = explore("run_inbox")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_run_with_an_inbox_repeats_an_effect(explore: Explore, kind: str):
+    exploration = explore(f"run_inbox{kind}")
 
     assert_kept(exploration, points=25)
 
 
-def test_no_crash_point_of_a_drain_loses_a_message(explore: Explore):
-    exploration = explore("drain")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_drain_loses_a_message(explore: Explore, kind: str):
+    exploration = explore(f"drain{kind}")
 
     assert_kept(exploration, points=25)
 
 
-def test_no_crash_point_of_a_drain_with_an_inbox_repeats_an_effect(explore: Explore):
-    exploration = explore("drain_inbox")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_drain_with_an_inbox_repeats_an_effect(explore: Explore, kind: str):
+    exploration = explore(f"drain_inbox{kind}")
 
     assert_kept(exploration, points=35)
 
 
-@pytest.mark.parametrize("scenario", ["drain_concurrent", "drain_batches"])
+@pytest.mark.parametrize("scenario", ["drain_concurrent", "drain_concurrent_async", "drain_batches"])
 def test_no_crash_point_of_several_messages_at_once_loses_one(explore: Explore, scenario: str):
     exploration = explore(scenario)
 
@@ -46,8 +50,11 @@ def test_no_crash_point_of_several_messages_at_once_loses_one(explore: Explore, 
     "scenario",
     ["drain_concurrent_inbox", "drain_concurrent_continue", "drain_batches_inbox", "drain_failing_batch"],
 )
-def test_no_crash_point_of_several_messages_at_once_repeats_an_effect(explore: Explore, scenario: str):
-    exploration = explore(scenario)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_several_messages_at_once_repeats_an_effect(
+    explore: Explore, scenario: str, kind: str
+):
+    exploration = explore(f"{scenario}{kind}")
 
     assert_kept(exploration, points=20)
 
@@ -59,15 +66,17 @@ def test_no_crash_point_of_a_drain_that_renews_loses_a_message(explore: Explore)
     assert "redis EVALSHA replied" in exploration.points
 
 
-def test_no_crash_point_of_a_drain_that_raises_loses_what_it_hands_back(explore: Explore):
-    exploration = explore("drain_handler_fails")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_drain_that_raises_loses_what_it_hands_back(explore: Explore, kind: str):
+    exploration = explore(f"drain_handler_fails{kind}")
 
     assert_kept(exploration, points=20)
     assert "redis EVALSHA replied" in exploration.points
 
 
-def test_no_crash_point_of_a_drain_that_continues_loses_the_failed_message(explore: Explore):
-    exploration = explore("drain_continue")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_drain_that_continues_loses_the_failed_message(explore: Explore, kind: str):
+    exploration = explore(f"drain_continue{kind}")
 
     assert_kept(exploration, points=20)
 
@@ -79,14 +88,16 @@ def test_no_crash_point_of_drain_stale_loses_a_message_or_dead_letters_it_twice(
     assert exploration.points.count("redis EVALSHA sent") == 4
 
 
-def test_no_crash_point_of_drain_stale_with_an_inbox_repeats_an_effect(explore: Explore):
-    exploration = explore("drain_stale_inbox")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_drain_stale_with_an_inbox_repeats_an_effect(explore: Explore, kind: str):
+    exploration = explore(f"drain_stale_inbox{kind}")
 
     assert_kept(exploration, points=25)
 
 
-def test_no_crash_point_of_drain_stale_dead_letters_what_is_committed(explore: Explore):
-    exploration = explore("drain_stale_worn_out")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_drain_stale_dead_letters_what_is_committed(explore: Explore, kind: str):
+    exploration = explore(f"drain_stale_worn_out{kind}")
 
     assert_kept(exploration, points=15)
 
@@ -118,13 +129,20 @@ def test_no_crash_point_of_a_relay_loses_an_outbox_message_or_changes_their_orde
     assert_kept(exploration, points=25)
 
 
-def test_no_crash_point_parts_an_effect_from_its_outbox_message(explore: Explore):
-    exploration = explore("handler_with_outbox")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_parts_an_effect_from_its_outbox_message(explore: Explore, kind: str):
+    exploration = explore(f"handler_with_outbox{kind}")
 
     assert_kept(exploration, points=20)
 
 
-@pytest.mark.parametrize("scenario", ["run", "drain", "drain_handler_fails", "drain_stale", "outbox_relay"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        *("run", "drain", "drain_handler_fails", "drain_stale", "outbox_relay"),
+        *("run_async", "drain_async", "drain_handler_fails_async"),
+    ],
+)
 def test_no_lost_answer_loses_a_message(explore: Explore, scenario: str):
     exploration = explore(scenario, "lost_answer")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crashes.conftest import Explore
+from tests.crashes.conftest import KINDS, Explore
 from tests.crashes.explorer import Exploration
 
 
@@ -20,33 +20,38 @@ def test_no_crash_point_of_the_mover_loses_a_delayed_message_or_adds_it_twice(ex
     assert_kept(exploration, points=1)
 
 
-def test_no_crash_point_of_a_partition_worker_repeats_an_effect(explore: Explore):
-    exploration = explore("mq_consume")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_partition_worker_repeats_an_effect(explore: Explore, kind: str):
+    exploration = explore(f"mq_consume{kind}")
 
     assert_kept(exploration, points=20, has_redelivered=True)
     assert "redis XREAD sent" in exploration.points
 
 
-def test_no_crash_point_of_a_partition_worker_without_an_inbox_loses_a_message(explore: Explore):
-    exploration = explore("mq_consume_without_inbox")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_partition_worker_without_an_inbox_loses_a_message(explore: Explore, kind: str):
+    exploration = explore(f"mq_consume_without_inbox{kind}")
 
     assert_kept(exploration, points=15, has_redelivered=True)
 
 
-def test_no_crash_point_of_a_worker_that_stops_loses_what_it_hands_back(explore: Explore):
-    exploration = explore("mq_stop")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_worker_that_stops_loses_what_it_hands_back(explore: Explore, kind: str):
+    exploration = explore(f"mq_stop{kind}")
 
     assert_kept(exploration, points=10, has_redelivered=True)
 
 
-def test_no_crash_point_of_a_retry_in_place_loses_the_message(explore: Explore):
-    exploration = explore("mq_retry")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_retry_in_place_loses_the_message(explore: Explore, kind: str):
+    exploration = explore(f"mq_retry{kind}")
 
     assert_kept(exploration, points=30, has_redelivered=True)
 
 
-def test_no_crash_point_changes_the_order_of_a_key_with_strict_ordering(explore: Explore):
-    exploration = explore("mq_retry_strict")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_changes_the_order_of_a_key_with_strict_ordering(explore: Explore, kind: str):
+    exploration = explore(f"mq_retry_strict{kind}")
 
     assert_kept(exploration, points=30, has_redelivered=True)
 
@@ -58,8 +63,11 @@ def test_no_crash_point_loses_a_message_whose_content_is_loaded_later(explore: E
     assert "redis XRANGE sent" in exploration.points
 
 
-def test_no_crash_point_with_several_messages_in_handlers_changes_the_order_of_a_key(explore: Explore):
-    exploration = explore("mq_concurrent")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_with_several_messages_in_handlers_changes_the_order_of_a_key(
+    explore: Explore, kind: str
+):
+    exploration = explore(f"mq_concurrent{kind}")
 
     assert_kept(exploration, points=30, has_redelivered=True)
 
@@ -70,8 +78,11 @@ def test_no_crash_point_of_a_requeued_retry_loses_the_message_or_adds_two_copies
     assert_kept(exploration, points=30, has_redelivered=True)
 
 
-def test_no_crash_point_loses_a_message_on_its_way_to_the_dead_letters_or_leaves_it_in_both(explore: Explore):
-    exploration = explore("mq_dead_letter")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_loses_a_message_on_its_way_to_the_dead_letters_or_leaves_it_in_both(
+    explore: Explore, kind: str
+):
+    exploration = explore(f"mq_dead_letter{kind}")
 
     assert_kept(exploration, points=20)
 
@@ -105,14 +116,19 @@ def test_no_crash_point_leaves_a_group_that_begins_in_some_partitions_alone(expl
     assert_kept(exploration, points=3)
 
 
-def test_no_crash_point_of_a_drain_of_a_whole_topic_loses_a_message_or_repeats_an_effect(explore: Explore):
-    exploration = explore("mq_drain_topic")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_drain_of_a_whole_topic_loses_a_message_or_repeats_an_effect(
+    explore: Explore, kind: str
+):
+    exploration = explore(f"mq_drain_topic{kind}")
 
     assert_kept(exploration, points=40, has_redelivered=True)
     assert "sql COMMIT" in exploration.points
 
 
-@pytest.mark.parametrize("scenario", ["mq_two_at_once", "mq_batches"])
+@pytest.mark.parametrize(
+    "scenario", ["mq_two_at_once", "mq_two_at_once_async", "mq_batches", "mq_batches_async"]
+)
 def test_no_crash_point_of_several_messages_at_once_or_in_one_transaction_loses_one_or_repeats_an_effect(
     explore: Explore, scenario: str
 ):

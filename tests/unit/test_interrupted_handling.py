@@ -68,6 +68,7 @@ class Returning:
     """A handler that returns, or raises."""
 
     has_inbox = takes_batches = False
+    event_loop = None
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error

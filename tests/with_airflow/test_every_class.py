@@ -195,7 +195,7 @@ def test_a_task_of_conquiet_is_waited_for(run_dag, app):
 class WaitForEvent(BaseOperator):
     """Returns the first event of a trigger that assets have, as a deferred task gets it."""
 
-    def __init__(self, trigger: BaseTrigger, **kwargs: Any) -> None:
+    def __init__(self, *, trigger: BaseTrigger, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.trigger = trigger
 
@@ -210,7 +210,7 @@ def test_the_message_trigger_rings_and_knows_whether_this_airflow_has_an_ack_cha
     orders.enqueue({"number": 1})
     trigger = MessageTrigger(stream=stream, group="watcher")
     with DAG("message_trigger", schedule=None) as dag:
-        WaitForEvent(trigger, task_id="wait")
+        WaitForEvent(task_id="wait", trigger=trigger)
 
     run = run_dag(dag)
 

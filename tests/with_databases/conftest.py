@@ -11,7 +11,7 @@ from sqlalchemy.schema import DropTable
 
 from conquiet import Outbox, QueueConfig, RedisStreamsQueue
 from tests.services import DATABASE_KINDS, database, free_port, open_engine
-from tests.with_databases.consuming import ConsumeOne, by_drain, by_run
+from tests.with_databases.consuming import ConsumeOne, by_async_drain, by_async_run, by_drain, by_run
 from tests.with_databases.tables import accounts, effects
 
 #: Emptied after each test; every other table is dropped, which takes some databases far longer.
@@ -114,9 +114,16 @@ def valkey_queue(open_queue: OpenQueue) -> RedisStreamsQueue:
     return open_queue()
 
 
-@pytest.fixture(params=[by_drain, by_run])
+@pytest.fixture(params=[by_drain, by_run, by_async_drain, by_async_run])
 def consume_one(request: pytest.FixtureRequest) -> ConsumeOne:
     """Each way to handle one message."""
+    consume: ConsumeOne = request.param
+    return consume
+
+
+@pytest.fixture(params=[by_drain, by_run])
+def consume_plainly(request: pytest.FixtureRequest) -> ConsumeOne:
+    """Each way with a plain handler: for tests of one driver, or of a pool that no event loop has."""
     consume: ConsumeOne = request.param
     return consume
 

@@ -30,7 +30,7 @@ def test_messages_are_handled_on_a_database_in_memory(memory: Engine, valkey_que
 
 
 def test_read_through_the_same_engine_does_not_undo_the_message_without_a_word(
-    memory: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+    memory: Engine, valkey_queue: RedisStreamsQueue, consume_plainly: ConsumeOne
 ):
     def handler(_msg: QueueMessage, session: DbSession) -> None:
         write(session, "effect")
@@ -39,13 +39,13 @@ def test_read_through_the_same_engine_does_not_undo_the_message_without_a_word(
 
     valkey_queue.enqueue({})
     with pytest.raises(DbError, match="shares the connection of a message"):
-        consume_one(valkey_queue, handler, memory)
+        consume_plainly(valkey_queue, handler, memory)
 
     assert (notes(memory), pending(valkey_queue)) == ([], 1)
 
 
 def test_intruder_whose_error_is_swallowed_is_not_acked(
-    memory: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+    memory: Engine, valkey_queue: RedisStreamsQueue, consume_plainly: ConsumeOne
 ):
     def handler(_msg: QueueMessage, session: DbSession) -> None:
         write(session, "effect")
@@ -57,6 +57,6 @@ def test_intruder_whose_error_is_swallowed_is_not_acked(
 
     valkey_queue.enqueue({})
     with pytest.raises(DbError, match="ended or undone"):
-        consume_one(valkey_queue, handler, memory, Inbox())
+        consume_plainly(valkey_queue, handler, memory, Inbox())
 
     assert pending(valkey_queue) == 1

@@ -84,7 +84,7 @@ def test_deadlock_of_mariadb_is_not_acked(
 
 @only_on("mariadb")
 def test_record_that_changed_since_it_was_read_is_not_acked(
-    db: Engine, open_db: OpenDb, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+    db: Engine, open_db: OpenDb, valkey_queue: RedisStreamsQueue, consume_plainly: ConsumeOne
 ):
     @event.listens_for(db, "connect")
     def isolate_snapshots(connection, _record):
@@ -105,7 +105,7 @@ def test_record_that_changed_since_it_was_read_is_not_acked(
     add_accounts(db, 1)
     valkey_queue.enqueue({})
     with pytest.raises(DbError, match=UNDONE):
-        consume_one(valkey_queue, handler, db)
+        consume_plainly(valkey_queue, handler, db)
 
     assert (pending(valkey_queue), notes(db)) == (1, [])
 
@@ -130,7 +130,7 @@ def test_rollback_by_a_conflict_of_sqlite_is_not_acked(
 
 @only_on("sqlite")
 def test_interrupted_write_of_sqlite_is_not_acked(
-    db: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
+    db: Engine, valkey_queue: RedisStreamsQueue, consume_plainly: ConsumeOne
 ):
     def handler(_msg: QueueMessage, session: DbSession) -> None:
         driver: Any = session.connection.connection.dbapi_connection
@@ -143,7 +143,7 @@ def test_interrupted_write_of_sqlite_is_not_acked(
 
     valkey_queue.enqueue({})
     with pytest.raises(DbError, match=UNDONE):
-        consume_one(valkey_queue, handler, db)
+        consume_plainly(valkey_queue, handler, db)
 
     assert (pending(valkey_queue), notes(db)) == (1, [])
 

@@ -389,3 +389,26 @@ def test_threads_go_on_although_their_connections_cannot_be_given_back(make_queu
     eventually(lambda: len(effect_ids(engine)) == 6)
     drained.join(HANG_S)
     sender.join()
+
+
+def test_a_limit_that_the_last_handler_reaches_while_the_next_read_begins_is_the_end(make_queue, engine):
+    queue, has_begun, has_ended = make_queue(), threading.Event(), threading.Event()
+    queue.enqueue_many([{"n": n} for n in range(3)])
+
+    def order_by(_msg) -> None:
+        has_begun.set()
+
+    def should_stop() -> bool:
+        # The loop has looked for an end before, and looks once more before it reads.
+        if has_begun.is_set():
+            has_ended.wait(HANG_S)
+            time.sleep(0.05)
+        return False
+
+    def handler(_msg, _session):
+        has_ended.set()
+
+    limits = unordered(max_messages=1, should_stop=should_stop, order_by=order_by)
+    report = drain(queue, handler, engine, limits)
+
+    assert (report.handled, report.stopped_by) == (1, "max_messages")

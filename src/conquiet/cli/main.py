@@ -23,6 +23,7 @@ from conquiet.cli.commands.drain import drain
 from conquiet.cli.commands.enqueue import enqueue
 from conquiet.cli.commands.groups import create_group, delete_group, list_groups, reset_group
 from conquiet.cli.commands.metrics import serve_metrics
+from conquiet.cli.commands.page import page
 from conquiet.cli.commands.peek import peek
 from conquiet.cli.commands.pending import pending
 from conquiet.cli.commands.queues import list_queues
@@ -34,6 +35,7 @@ from conquiet.cli.commands.schedule import (
     enable_schedule,
     list_schedules,
     next_times,
+    run_schedule,
     show_schedule,
 )
 from conquiet.cli.commands.show import show
@@ -83,6 +85,7 @@ _COMMANDS: dict[str, Command] = {
     "tail": tail,
     "trim": trim,
     "watch": watch,
+    "page": page,
     "doctor": doctor,
     "queues": list_queues,
 }
@@ -137,6 +140,7 @@ _GROUPS: dict[tuple[str, str], dict[str, Command]] = {
         "delete": delete_schedule,
         "enable": enable_schedule,
         "disable": disable_schedule,
+        "run": run_schedule,
         "next": next_times,
         "dry-run": dry_run_file,
     },

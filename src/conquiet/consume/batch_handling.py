@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from conquiet.consume.batch_handler import BatchHandler
 from conquiet.consume.channel import Message
-from conquiet.consume.handling import Handler, MessageHandling, RolledBackError, answer_of, check_handler
+from conquiet.consume.handling import MessageHandling, RolledBackError, answer_of, check_handler
 from conquiet.consume.outcome import Ack, Outcome, Skipped
 from conquiet.db import DbSession, Inbox
 
@@ -63,16 +63,3 @@ class BatchHandling(MessageHandling):
         if connection.get_execution_options() != self._options:
             self.release()
         return [_SKIPPED if msg.id in done else answer for msg in messages]
-
-
-def new_handling(
-    handler: Handler,
-    engine: Engine | None,
-    inbox: Inbox | bool | None = None,
-    *,
-    before_commit: Callable[[], None] | None = None,
-) -> MessageHandling:
-    """The handling of a handler, or of a batch handler."""
-    if isinstance(handler, BatchHandler):
-        return BatchHandling(handler, engine, inbox, before_commit=before_commit)
-    return MessageHandling(handler, engine, inbox, before_commit=before_commit)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from conquiet.consume.outcome import Outcome, Settlement
 from conquiet.consume.report import Elsewhere
 from conquiet.db.inbox import Identified
 from conquiet.errors import MalformedEntry
 from conquiet.tracing import Where
+
+if TYPE_CHECKING:
+    from conquiet.consume.event_loop import EventLoop
 
 
 class Message(Identified, Protocol):
@@ -54,6 +57,10 @@ M_contra = TypeVar("M_contra", bound=EntryMessage, contravariant=True)
 
 class Handling(Protocol[M_contra]):
     """What is done with one message, up to its commit; only one thread calls it."""
+
+    @property
+    def event_loop(self) -> EventLoop | None:
+        """Where its handlers run; `None`: where they are called."""
 
     @property
     def takes_batches(self) -> bool:
@@ -160,6 +167,9 @@ class Channel(Protocol[M]):
 
     def as_delivered(self, msg: M) -> M:
         """The message without what its handler changed, to be handled again as the same attempt."""
+
+    def described(self, delivered: M | MalformedEntry) -> tuple[str, int]:
+        """What log lines call a delivery, and the number of its attempt."""
 
     def count_unavailable(self, messages: int) -> None:
         """So many messages wait since the database is unavailable, or refused them."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
+from conquiet.consume.batch_handler import BatchHandler
+from conquiet.consume.handler_kinds import PayloadType, new_handling
 from conquiet.consume.handling import Handler, MessageHandling
 from conquiet.consume.outcome import Ack, DeadLetter, Retry, Settlement, Skipped
 from conquiet.consume.spans import Spans
@@ -15,6 +18,11 @@ from conquiet.errors import MessageRejectedError
 from conquiet.logs import naming_messages_of
 from conquiet.queue import QueueConfig, QueueMessage, RedisStreamsQueue
 from conquiet.tracing import Where, active_traces
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from conquiet.consume.async_handling import AsyncHandling
 
 
 class QueueConsumer:
@@ -68,12 +76,23 @@ class QueueConsumer:
             self.config.claim_idle_ms if min_idle_ms is None else min_idle_ms, count
         )
 
-    def run(self, *, handler: Handler, engine: Engine, inbox: Inbox | bool | None = None) -> None:
+    def run(
+        self,
+        *,
+        handler: Handler,
+        engine: Engine | AsyncEngine,
+        inbox: Inbox | bool | None = None,
+        payload: Any = None,
+    ) -> None:
         """Read, open a DbSession, handle, commit, ack, until stopped; any failure ends it and is raised.
 
-        With an inbox, a message that was handled before is acked without its handler.
+        With an inbox, a message that was handled before is acked without its handler. Handler and payload
+        are as in `drain`.
         """
-        with MessageHandling(handler, engine, inbox) as handling:
+        if isinstance(handler, BatchHandler):
+            raise TypeError(f"{handler!r} handles batches; here each message is handled by itself")
+        payload_type = None if payload is None else PayloadType(payload, self.queue.codec)
+        with new_handling(handler, engine, inbox, payload=payload_type) as handling:
             running = _Running(self.queue, handling)
             with naming_messages_of(running):
                 msg = running.read(self)
@@ -90,7 +109,7 @@ class QueueConsumer:
 class _Running:
     """One `run`: its messages, with their spans and log fields."""
 
-    def __init__(self, queue: RedisStreamsQueue, handling: MessageHandling) -> None:
+    def __init__(self, queue: RedisStreamsQueue, handling: MessageHandling | AsyncHandling) -> None:
         config = queue.config
         self._queue = queue
         self._handling = handling

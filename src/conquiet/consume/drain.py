@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
-from conquiet.consume.batch_handling import new_handling
 from conquiet.consume.engine import DrainLoop
-from conquiet.consume.handling import Handler, MessageHandling
+from conquiet.consume.handler_kinds import PayloadType, new_handling
+from conquiet.consume.handling import Handler
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.presence import Presence
 from conquiet.consume.report import DrainReport
@@ -17,15 +18,22 @@ from conquiet.db import Inbox
 from conquiet.masking import shown
 from conquiet.queue import RedisStreamsQueue
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from conquiet.consume.async_handling import AsyncHandling
+    from conquiet.consume.handling import MessageHandling
+
 
 def drain(
     queue: RedisStreamsQueue,
     handler: Handler,
-    engine: Engine,
+    engine: Engine | AsyncEngine,
     limits: DrainLimits | None = None,
     *,
     inbox: Inbox | bool | None = None,
     take_over_from: Sequence[str] = (),
+    payload: Any = None,
 ) -> DrainReport:
     """Handle this consumer's pending messages, what dead drains left, handed-back ones, then new ones.
 
@@ -33,9 +41,13 @@ def drain(
     Messages that were read and not started are handed back: pending, and the next drain claims them.
 
     Args:
+        handler: `handler(msg, session)`; one that is `async def` needs an AsyncEngine, gets an `AsyncSession`
+            and runs in an event loop of the drain's own.
         inbox: skip the handler of messages that were handled before; `True` for an `Inbox()`.
         take_over_from: consumers that are known to be dead, as earlier tries of the same task: what they
             left is handled before new messages, and the group forgets their names.
+        payload: a type, as a dataclass or a model: `msg.payload` is one, by the queue's codec. A message that
+            does not fit it fails, as if the handler had raised.
 
     Raises:
         ConsumerBusyError: another drain lives under this consumer's name.
@@ -45,7 +57,7 @@ def drain(
     """
     _check_queue(queue)
     limits = limits or DrainLimits()
-    with _handling(handler, engine, inbox) as handling, Presence(queue) as presence:
+    with _handling(queue, handler, engine, inbox, payload) as handling, Presence(queue) as presence:
         channel = StreamChannel.for_drain(presence, limits, take_over_from)
         return DrainLoop(channel, handling, limits).run()
 
@@ -53,13 +65,16 @@ def drain(
 def drain_stale(
     queue: RedisStreamsQueue,
     handler: Handler,
-    engine: Engine,
+    engine: Engine | AsyncEngine,
     limits: DrainLimits | None = None,
     *,
     inbox: Inbox | bool | None = None,
     min_idle_ms: int | None = None,
+    payload: Any = None,
 ) -> DrainReport:
     """Claim and handle messages of any consumer that are idle for `min_idle_ms`; no new ones are read.
+
+    Handler and payload are as in `drain`.
 
     Args:
         min_idle_ms: the queue's `claim_idle_ms` unless given; longer than the longest handler.
@@ -67,7 +82,7 @@ def drain_stale(
     _check_queue(queue)
     limits = limits or DrainLimits()
     min_idle_ms = queue.config.claim_idle_ms if min_idle_ms is None else min_idle_ms
-    with _handling(handler, engine, inbox) as handling, Presence(queue) as presence:
+    with _handling(queue, handler, engine, inbox, payload) as handling, Presence(queue) as presence:
         channel = StreamChannel.for_stale(presence, limits, min_idle_ms)
         return DrainLoop(channel, handling, limits).run()
 
@@ -80,9 +95,16 @@ def _check_queue(queue: object) -> None:
         )
 
 
-def _handling(handler: Handler, engine: Engine, inbox: Inbox | bool | None) -> MessageHandling:
+def _handling(
+    queue: RedisStreamsQueue,
+    handler: Handler,
+    engine: Engine | AsyncEngine,
+    inbox: Inbox | bool | None,
+    payload: Any,
+) -> MessageHandling | AsyncHandling:
     if engine is None:
         raise TypeError(
             "a plain stream is drained into a database: engine must be a SQLAlchemy Engine, not None"
         )
-    return new_handling(handler, engine, inbox)
+    payload_type = None if payload is None else PayloadType(payload, queue.codec)
+    return new_handling(handler, engine, inbox, payload=payload_type)

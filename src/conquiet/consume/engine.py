@@ -12,7 +12,7 @@ from conquiet.consume.conclusions import Conclusions
 from conquiet.consume.decisions import Decisions
 from conquiet.consume.ending import Ending
 from conquiet.consume.gate import Gate
-from conquiet.consume.handlers import OwnThread, Threads
+from conquiet.consume.handlers import OwnThread, Workers, new_workers
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.loop_state import LoopState
 from conquiet.consume.order import order_of
@@ -43,13 +43,19 @@ class DrainLoop(Generic[M]):
         self._spans = spans = Spans(channel.where, channel.stream)
         self._tally = tally = Tally(limits, keeps_failures=gate is None)
         self._unsettled = unsettled = Unsettled(channel, spans, tally)
-        order, self._is_concurrent = order_of(limits, channel), limits.concurrency > 1
+        # An event loop is in another thread, also for one handler at a time.
+        event_loop = handling.event_loop
+        order, self._is_concurrent = (
+            order_of(limits, channel),
+            limits.concurrency > 1 or event_loop is not None,
+        )
         self._decisions = Decisions(channel, handling, spans, is_concurrent=self._is_concurrent)
         self._queued = Queued(channel, unsettled, order, self._decisions.alone)
         self.attempts = Attempts(channel, handling, spans, self._gate)
-        self._handlers: OwnThread[M] | Threads[M] = OwnThread(self.attempts)
+        self._handlers: OwnThread[M] | Workers[M] = OwnThread(self.attempts)
         if self._is_concurrent:
-            self._handlers = Threads(
+            self._handlers = new_workers(
+                event_loop,
                 limits.concurrency,
                 order,
                 lambda: Attempts(channel, handling.for_another_thread(), spans, self._gate),
@@ -187,8 +193,8 @@ class DrainLoop(Generic[M]):
         in_handlers = 0
         if self._is_concurrent:
             self._conclusions.of_ended()
-            if self._queued.messages:
-                # Put back: a read that brings nothing would be the end of a drain.
+            if self._queued.messages or self._reason_to_stop() is not None:
+                # Put back, or the last one: a read that brings nothing would be the end of a drain.
                 return 0
             in_handlers = len(self._handlers.ids)
             if in_handlers and not self._reads.has_more(size, in_handlers):

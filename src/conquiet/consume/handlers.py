@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from typing import Generic
+from typing import TYPE_CHECKING, Generic
 
 from conquiet.consume.attempt import Attempt, Attempts
 from conquiet.consume.channel import M
 from conquiet.consume.order import Order
 from conquiet.logs import naming_messages_of
 
-#: A thread without a message gives its connection back after this time: others may wait for one.
-_KEEP_CONNECTION_S = 0.05
-#: A busy one does after so many messages, so that with fewer connections than threads they take turns.
-_TURN = 100
+if TYPE_CHECKING:
+    from conquiet.consume.event_loop import EventLoop
+
+#: A worker without a message gives its connection back after this time: others may wait for one.
+KEEP_CONNECTION_S = 0.05
+#: A busy one does after so many messages, so that with fewer connections than workers they take turns.
+TURN = 100
 
 
 class OwnThread(Generic[M]):
@@ -57,33 +61,47 @@ class OwnThread(Generic[M]):
         """Begin nothing more."""
 
 
-class Threads(Generic[M]):
-    """Several attempts at a time; used by the loop's thread, the others run handlers and nothing else."""
+class Workers(ABC, Generic[M]):
+    """Several attempts at a time; used by the loop's thread, the workers run handlers and nothing else."""
 
     def __init__(self, most: int, order: Order[M], new_attempts: Callable[[], Attempts[M]]) -> None:
         self._most = most
         self._order = order
         self._new_attempts = new_attempts
-        self._jobs: SimpleQueue[Sequence[M] | None] = SimpleQueue()
         self._ended: SimpleQueue[Attempt[M]] = SimpleQueue()
-        self._running: list[threading.Thread] = []
+        #: The attempts of each worker.
         self.threads: list[Attempts[M]] = []
         self.count = 0
         self.ids: set[str] = set()
 
+    @abstractmethod
+    def _start(self, attempts: Attempts[M], number: int) -> None:
+        """Start one more worker."""
+
+    @abstractmethod
+    def _give(self, messages: Sequence[M] | None) -> None:
+        """Have a free worker handle these, or one of them end."""
+
+    @property
+    @abstractmethod
+    def _is_any_alive(self) -> bool:
+        """Whether a worker has not ended."""
+
     @property
     def is_busy(self) -> bool:
-        """Whether a thread is in a handler, or an attempt was not taken; after `end`."""
-        return any(thread.is_alive() for thread in self._running) or not self._ended.empty()
+        """Whether a worker is in a handler, or an attempt was not taken; after `end`."""
+        return self._is_any_alive or not self._ended.empty()
 
     def has_room(self) -> bool:
-        """Whether a thread is free, after one more was started if need be."""
-        if self.count == len(self._running) < self._most:
-            self._start_thread()
-        return self.count < len(self._running)
+        """Whether a worker is free, after one more was started if need be."""
+        if self.count == len(self.threads) < self._most:
+            attempts = self._new_attempts()
+            self._start(attempts, len(self.threads) + 1)
+            self.threads.append(attempts)
+        return self.count < len(self.threads)
 
     def begin(self, messages: Sequence[M]) -> None:
-        """Handle one message or a batch in a free thread."""
+        """Handle one message or a batch in a free worker."""
         try:
             self._order.begin(messages)
         except Exception as error:  # noqa: BLE001 -- the user's function; as if the handler had raised it
@@ -92,7 +110,7 @@ class Threads(Generic[M]):
             self._ended.put(Attempt(messages, time.monotonic(), error=error))
         else:
             # Before it is counted: an interrupt in between must not leave the loop waiting for nothing.
-            self._jobs.put(messages)
+            self._give(messages)
         self.count += 1
         self.ids.update(msg.id for msg in messages)
 
@@ -108,17 +126,31 @@ class Threads(Generic[M]):
         return attempt
 
     def end(self) -> None:
-        """Begin nothing more; each thread ends with its message."""
-        for _ in self._running:
-            self._jobs.put(None)
+        """Begin nothing more; each worker ends with its message."""
+        for _ in self.threads:
+            self._give(None)
 
-    def _start_thread(self) -> None:
-        attempts = self._new_attempts()
+
+class Threads(Workers[M]):
+    """Each worker is a thread with a connection of its own."""
+
+    def __init__(self, most: int, order: Order[M], new_attempts: Callable[[], Attempts[M]]) -> None:
+        super().__init__(most, order, new_attempts)
+        self._jobs: SimpleQueue[Sequence[M] | None] = SimpleQueue()
+        self._running: list[threading.Thread] = []
+
+    def _give(self, messages: Sequence[M] | None) -> None:
+        self._jobs.put(messages)
+
+    @property
+    def _is_any_alive(self) -> bool:
+        return any(thread.is_alive() for thread in self._running)
+
+    def _start(self, attempts: Attempts[M], number: int) -> None:
         # What is current in the loop's thread, as an orchestrator's span, is in the handler too.
-        context, name = copy_context(), f"conquiet-handler-{len(self._running) + 1}"
+        context, name = copy_context(), f"conquiet-handler-{number}"
         thread = threading.Thread(target=context.run, args=(self._work, attempts), name=name, daemon=True)
         thread.start()
-        self.threads.append(attempts)
         self._running.append(thread)
 
     def _work(self, attempts: Attempts[M]) -> None:
@@ -135,8 +167,20 @@ class Threads(Generic[M]):
                 attempts.release()
 
     def _next_job(self, attempts: Attempts[M], number: int) -> Sequence[M] | None:
-        if number % _TURN:
+        if number % TURN:
             with suppress(Empty):
-                return self._jobs.get(timeout=_KEEP_CONNECTION_S)
+                return self._jobs.get(timeout=KEEP_CONNECTION_S)
         attempts.release()
         return self._jobs.get()
+
+
+def new_workers(
+    loop: EventLoop | None, most: int, order: Order[M], new_attempts: Callable[[], Attempts[M]]
+) -> Workers[M]:
+    """Threads, or for `async def` handlers tasks of their event loop."""
+    if loop is None:
+        return Threads(most, order, new_attempts)
+    # Not above: greenlets are an extra.
+    from conquiet.consume.coroutines import Coroutines
+
+    return Coroutines(loop, most, order, new_attempts)

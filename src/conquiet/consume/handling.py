@@ -45,6 +45,8 @@ class MessageHandling:
 
     #: Whether it handles a batch of messages in one transaction.
     takes_batches = False
+    #: Handlers run where they are called.
+    event_loop = None
 
     def __init__(
         self,
@@ -55,7 +57,8 @@ class MessageHandling:
         before_commit: Callable[[], None] | None = None,
     ) -> None:
         if engine is not None and not isinstance(engine, Engine):
-            raise TypeError(f"engine must be a SQLAlchemy Engine, not {shown(engine)}")
+            remedy = "; an AsyncEngine is for `async def` handlers" if hasattr(engine, "sync_engine") else ""
+            raise TypeError(f"engine must be a SQLAlchemy Engine, not {shown(engine)}{remedy}")
         if isinstance(inbox, bool):
             inbox = Inbox() if inbox else None
         if inbox is not None and not isinstance(inbox, Inbox):
@@ -149,9 +152,20 @@ class MessageHandling:
         if connection is not None:
             connection.close()
 
+    @property
+    def has_connection(self) -> bool:
+        """Whether it keeps one now."""
+        return self._connection is not None
+
+    @property
+    def is_time_to_purge(self) -> bool:
+        """Whether `purge_inbox` would do anything."""
+        has_retention = self._inbox is not None and self._inbox.keep_for is not None
+        return has_retention and time.monotonic() >= self._next_purge
+
     def purge_inbox(self) -> None:
         """Take one step of the inbox's retention if it is time; between messages, it never fails one."""
-        if self._inbox is None or self._inbox.keep_for is None or time.monotonic() < self._next_purge:
+        if self._inbox is None or self._inbox.keep_for is None or not self.is_time_to_purge:
             return
         wait_s = _PURGE_EVERY_S
         try:
@@ -172,12 +186,16 @@ class MessageHandling:
         if self._inbox is not None and self._engine is not None:
             self._inbox.create_table(self._engine)
 
+    def close(self) -> None:
+        """Give the kept connection back; at the end."""
+        self.release()
+
     def __enter__(self) -> Self:
         self.create_inbox_table()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self.release()
+        self.close()
 
     @scrubbed()
     def _connect(self) -> Connection:
@@ -221,18 +239,26 @@ class RolledBackError(Exception):
         self.answer = answer
 
 
-def check_handler(handler: object, *, arguments: int | None = None) -> None:
+def is_async(handler: object) -> bool:
+    """Whether calling it makes a coroutine."""
+    function = getattr(handler, "handle_all", handler)
+    of_object = getattr(function, "__call__", None)  # noqa: B004 -- of an object with an async __call__
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(of_object)
+
+
+def check_handler(handler: object, *, arguments: int | None = None, may_be_async: bool = False) -> None:
     """Refuse what would fail, or do nothing, with every message."""
     call = "handler(msg)" if arguments == 1 else "handler(msg, session)"
     if not callable(handler):
         raise TypeError(f"handler must be callable as {call}, got {handler!r}")
     function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
     for one in (handler, function):
-        if (
-            inspect.iscoroutinefunction(one)
-            or inspect.isgeneratorfunction(one)
-            or inspect.isasyncgenfunction(one)
-        ):
+        if inspect.iscoroutinefunction(one) and not may_be_async:
+            raise TypeError(
+                f"{handler!r} is an `async def` handler: drain and consumers call it where engine is an "
+                "AsyncEngine, as create_async_engine makes it"
+            )
+        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
             raise TypeError(f"handler must be a plain function: {handler!r} would not run when it is called")
     if arguments is None:
         return

@@ -66,6 +66,13 @@ class TransactionGuard:
         cls.open[id(guard._dbapi_connection)] = guard
         return guard
 
+    @classmethod
+    def note_statement(cls, dbapi_connection: object) -> None:
+        """A statement of ours is executed by the driver, where SQLAlchemy does not see it."""
+        guard = cls.open.get(id(dbapi_connection))
+        if guard is not None:
+            guard.has_executed = True
+
     def end(self) -> None:
         """Allow commits on the connection again, at the end of a DbSession."""
         if self.open.get(id(self._dbapi_connection)) is self:
@@ -106,8 +113,8 @@ class TransactionGuard:
             cursor.close()
 
     def _is_ended(self) -> bool:
-        if isinstance(self._dbapi_connection, sqlite3.Connection):
-            return not self._dbapi_connection.in_transaction
+        if self.connection.dialect.name == "sqlite":
+            return not driver_of(self.connection).in_transaction
         if self.connection.dialect.name != "postgresql":
             return False
         status = getattr(getattr(self._dbapi_connection, "info", None), "transaction_status", None)
@@ -119,12 +126,12 @@ class TransactionGuard:
 
     def _ensure_transaction(self) -> None:
         # With SQLAlchemy's recipe of an explicit BEGIN, or autocommit=False, sqlite3 is in one already.
-        dbapi_connection = self._dbapi_connection
-        if dbapi_connection is None or getattr(dbapi_connection, "in_transaction", False):
+        dbapi_connection, driver = self._dbapi_connection, driver_of(self.connection)
+        if dbapi_connection is None or getattr(driver, "in_transaction", False):
             return
-        is_sqlite = isinstance(dbapi_connection, sqlite3.Connection)
+        is_sqlite = self.connection.dialect.name == "sqlite"
         # An attribute of sqlite3 from Python 3.12 on; the dialect checks the older one.
-        is_autocommit = is_sqlite and getattr(dbapi_connection, "autocommit", False) is True
+        is_autocommit = is_sqlite and getattr(driver, "autocommit", False) is True
         if is_autocommit or self.connection.dialect.detect_autocommit_setting(dbapi_connection):
             raise DbError(
                 "the engine is in AUTOCOMMIT mode, where a rollback undoes nothing; use another engine"
@@ -132,7 +139,12 @@ class TransactionGuard:
         if is_sqlite:
             # By itself sqlite3 begins only before INSERT, UPDATE and DELETE: a new table, a savepoint or a
             # WITH … INSERT that comes first would be committed at once.
-            dbapi_connection.execute("BEGIN")
+            self._execute("BEGIN")
+
+
+def driver_of(connection: Connection) -> Any:
+    """The driver's own connection; of one that awaits, what SQLAlchemy has around it looks like another's."""
+    return connection.connection.driver_connection
 
 
 def roll_back(connection: Connection) -> None:

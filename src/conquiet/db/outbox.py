@@ -37,7 +37,7 @@ from conquiet.db.tables import (
     now_ms,
     visible_sql,
 )
-from conquiet.payload import Payload, encode_payload
+from conquiet.payload import PayloadCodec, Sendable, as_json_object, encode_payload
 from conquiet.tracing import active_traces
 
 #: Of the rows that are read at once; each is in memory several times.
@@ -62,8 +62,9 @@ class OutboxRow:
 class Outbox:
     """A table of messages to publish; `OutboxRelay` moves what was committed to its streams."""
 
-    def __init__(self, *, table: str = "conquiet_outbox") -> None:
+    def __init__(self, *, table: str = "conquiet_outbox", codec: PayloadCodec | None = None) -> None:
         check_table_name(table)
+        self._codec = codec
         self.table = table
         self._table = Table(
             table,
@@ -106,16 +107,17 @@ class Outbox:
         with visible_sql("the outbox"):
             self.name_in(engine)
 
-    def enqueue(self, session: DbSession, stream: str, payload: Payload) -> None:
+    def enqueue(self, session: DbSession, stream: str, payload: Sendable) -> None:
         """Write a message that is published if, and only if, this transaction commits."""
         check_name("stream", stream)
+        written = as_json_object(payload, self._codec)
         traces = active_traces()
         if traces is not None:
             # The relay is another process at another time: the context is that of the handler.
-            payload = traces.with_context(payload, traces.current_headers())
+            written = traces.with_context(written, traces.current_headers())
         row = {
             "stream": stream,
-            "data": encode_payload(payload).decode(),
+            "data": encode_payload(written).decode(),
             "created_at_ms": now_ms(),
         }
         session.execute(self._insert, row)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import Any
 
 from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.exc import SQLAlchemyError
+
+from conquiet.db.guard import driver_of
 
 
 def is_unavailable(engine: Engine) -> bool:
@@ -29,8 +32,8 @@ def _is_read_only(connection: Connection) -> bool:
             return str(connection.scalar(text("SELECT current_setting('transaction_read_only')"))) == "on"
         case "mysql" | "mariadb":
             return str(connection.scalar(text("SELECT @@global.read_only"))) not in ("0", "OFF")
-    driver = connection.connection.dbapi_connection
-    if isinstance(driver, sqlite3.Connection) and not driver.in_transaction:
+    if connection.dialect.name == "sqlite" and not driver_of(connection).in_transaction:
+        driver: Any = connection.connection.dbapi_connection
         # It takes the one write lock; in a read-only file it does not fail, and only the write does.
         driver.execute("BEGIN IMMEDIATE")
         try:

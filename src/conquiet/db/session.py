@@ -16,9 +16,13 @@ from conquiet.tracing import active_traces
 
 if TYPE_CHECKING:
     from sqlalchemy import CursorResult, Executable, ScalarResult
+    from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
     from sqlalchemy.orm import Session, SessionTransaction
 
 Row = Mapping[str, Any]
+
+#: Of an ORM session; "rollback_only": its commit() flushes and leaves the transaction to us.
+_JOINED: dict[str, Any] = {"join_transaction_mode": "rollback_only", "close_resets_only": False}
 
 _ENDS = ": the transaction is committed when the handler returns, and rolled back when it raises"
 _OF_ORM = ": `session.orm` is an ORM session in the same transaction"
@@ -67,12 +71,16 @@ class DbSession:
         if self._orm is None:
             from sqlalchemy.orm import Session
 
-            # "rollback_only": its commit() flushes and leaves the transaction to us.
-            self._orm = Session(
-                bind=self.connection, join_transaction_mode="rollback_only", close_resets_only=False
-            )
-            event.listen(self._orm, "after_soft_rollback", self._note_orm_rollback)
+            return self._join(Session(bind=self.connection, **_JOINED))
         return self._orm
+
+    def async_orm(self, engine: AsyncEngine) -> AsyncSession:
+        """As `orm`, for a handler that awaits; made once, by a DbSession over a connection of this engine."""
+        from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+        session = AsyncSession(bind=AsyncConnection(engine, self.connection), **_JOINED)
+        self._join(session.sync_session)
+        return session
 
     def execute(
         self, statement: Executable, parameters: Row | Sequence[Row] | None = None
@@ -171,6 +179,11 @@ class DbSession:
                 connection.invalidate()
         if connection is not self._bind:
             connection.close()
+
+    def _join(self, session: Session) -> Session:
+        event.listen(session, "after_soft_rollback", self._note_orm_rollback)
+        self._orm = session
+        return session
 
     def _note_orm_rollback(self, _session: Session, ended: SessionTransaction) -> None:
         self._has_orm_rolled_back |= ended.parent is None

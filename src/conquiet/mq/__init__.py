@@ -18,6 +18,7 @@ from conquiet.mq.look.messages import GroupPlace, MessageBrowser, MessagePage, M
 from conquiet.mq.look.stats import total_backlog
 from conquiet.mq.own.retry import RetryPolicy
 from conquiet.mq.policies import DeadLetterPolicy, TopicPolicies
+from conquiet.mq.send.async_producer import AsyncProducer
 from conquiet.mq.send.message import Message
 from conquiet.mq.send.partitioners import (
     ConsistentHashPartitioner,
@@ -48,6 +49,7 @@ _HOME_OF = {
 
 __all__ = [
     "Ack",
+    "AsyncProducer",
     "ConsistentHashPartitioner",
     "ConsumerConfig",
     "DeadLetter",

@@ -8,10 +8,11 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from conquiet.payload import Payload, decode_payload, encode_payload, encode_text
 from conquiet.queue import QueueMessage
+from conquiet.queue.message import P
 
 SCHEMA_VERSION = 1
 #: The most that a message may ask for as its own `max_retries`; of more, consumers grant these.
@@ -164,7 +165,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MqMessage:
+class MqMessage(Generic[P]):
     """One delivery of one message to one group.
 
     What a handler changes in its payload, headers or envelope is in no retry, copy or dead letter of it.
@@ -201,7 +202,7 @@ class MqMessage:
         """The same delivery as the plain queue sees it, built at each call."""
         return QueueMessage(self.stream, self.group, self.id, decode_payload(self.data), self.delivery_count)
 
-    def as_delivered(self) -> MqMessage:
+    def as_delivered(self) -> Self:
         """The message without what its handler changed in it."""
         envelope = Envelope.of(
             decode_payload(self.data),
@@ -217,7 +218,7 @@ class MqMessage:
         """Whether its content is in memory."""
         return bool(self.data)
 
-    def unloaded(self) -> MqMessage:
+    def unloaded(self) -> Self:
         """The message without its payload, which the stream still has."""
         return replace(self, data=b"", envelope=replace(self.envelope, payload={}))
 
@@ -235,8 +236,13 @@ class MqMessage:
         return (self.envelope.original_id or self.id) if self.envelope.for_group is not None else self.id
 
     @property
-    def payload(self) -> Payload:
-        return self.envelope.payload
+    def payload(self) -> P:
+        payload: Any = self.envelope.payload
+        return payload
+
+    def with_payload(self, payload: Any) -> MqMessage[Any]:
+        """The same delivery with its payload as a value of a type."""
+        return replace(self, envelope=replace(self.envelope, payload=payload))
 
     @property
     def key(self) -> str | None:
@@ -252,6 +258,7 @@ class MqMessage:
 MessageDraft = make_dataclass(
     "MessageDraft",
     [(one.name, one.type, field(default=one.default)) for one in fields(MqMessage)],
+    bases=MqMessage.__orig_bases__,  # type: ignore[attr-defined]  # else their layouts differ
     slots=True,
     kw_only=True,
 )

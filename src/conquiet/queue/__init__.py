@@ -1,5 +1,6 @@
 """One stream, one consumer group: enqueue, read, ack, claim; knows no database."""
 
+from conquiet.queue.async_queue import AsyncQueue
 from conquiet.queue.backlog import BacklogStats, ConsumerBacklog, peek_backlog, peek_backlog_async
 from conquiet.queue.config import QueueConfig, unique_consumer_name
 from conquiet.queue.connection import AsyncClient, Client, open_async_client, open_client
@@ -9,6 +10,7 @@ from conquiet.queue.writer import StreamWriter
 
 __all__ = [
     "AsyncClient",
+    "AsyncQueue",
     "BacklogStats",
     "Client",
     "ConsumerBacklog",

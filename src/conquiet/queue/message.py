@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic
 from zlib import crc32
 
 from conquiet.errors import MalformedEntry, MalformedEntryError
 from conquiet.payload import Payload, decode_payload
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    P = TypeVar("P", default=Payload)
+else:
+    from typing import TypeVar
+
+    P = TypeVar("P")
 
 #: One entry of a redis-py reply: the id and either a flat list of names and values or a mapping.
 RawEntry = tuple[bytes, "Sequence[bytes] | Mapping[bytes, bytes]"]
@@ -21,13 +30,16 @@ _ENVELOPE = {"id", "topic", "partitionId", "forGroup", "replayedFrom", "payload"
 
 
 @dataclass(frozen=True, slots=True)
-class QueueMessage:
-    """One delivery of one stream entry; it stays pending in its group until it is acked."""
+class QueueMessage(Generic[P]):
+    """One delivery of one stream entry; it stays pending in its group until it is acked.
+
+    For handlers of `drain(…, payload=Order)` it is a `QueueMessage[Order]`; else its payload is a dict.
+    """
 
     stream: str
     group: str
     id: str
-    payload: Payload
+    payload: P
     #: 1 on the first delivery; Redis counts each read and claim.
     delivery_count: int = 1
     #: The entry's data as it came.
@@ -37,6 +49,10 @@ class QueueMessage:
     def attempt(self) -> int:
         """Deliveries so far, this one included."""
         return self.delivery_count
+
+    def with_payload(self, payload: Any) -> QueueMessage[Any]:
+        """The same delivery with its payload as a value of a type."""
+        return replace(self, payload=payload)
 
     @property
     def identity(self) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from conquiet.arguments import check_positive_int
-from conquiet.payload import Payload
+from conquiet.payload import PayloadCodec, Sendable
 from conquiet.queue.batch_size import BATCH_BYTES, FEW_MESSAGES
 from conquiet.queue.config import QueueConfig, check_config
 from conquiet.queue.connection import (
@@ -34,8 +34,15 @@ class RedisStreamsQueue(GroupMember):
     retries too; `from_url` makes one that never retries.
     """
 
-    def __init__(self, client: Client, config: QueueConfig) -> None:
+    def __init__(self, client: Client, config: QueueConfig, *, codec: PayloadCodec | None = None) -> None:
+        """Use this client.
+
+        Args:
+            codec: makes the JSON object of every payload that is sent, and of what a drain of this queue
+                reads a value of its `payload=`; `StandardCodec` unless given, and dicts are sent as they are.
+        """
         super().__init__(client, config)
+        self.codec = codec
         self._closes_client = False
         self._writer = StreamWriter(
             client,
@@ -43,6 +50,7 @@ class RedisStreamsQueue(GroupMember):
             group=config.consumer_group,
             min_replicas=config.min_replicas,
             replica_timeout_ms=config.replica_timeout_ms,
+            codec=codec,
         )
         #: What is known of the stream's end, by what is enqueued here and by drains.
         self.ends = self._writer.ends
@@ -53,7 +61,9 @@ class RedisStreamsQueue(GroupMember):
             self._longest_block_ms = longest_block_ms(client, config.stream_key)
 
     @classmethod
-    def from_url(cls, url: str, config: QueueConfig, **options: Any) -> Self:
+    def from_url(
+        cls, url: str, config: QueueConfig, *, codec: PayloadCodec | None = None, **options: Any
+    ) -> Self:
         """Open `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `redis+cluster://` without retries.
 
         The queue owns the client: `close()`, or the end of a `with` block, closes it.
@@ -62,7 +72,7 @@ class RedisStreamsQueue(GroupMember):
         with visible_errors("connect", stream=config.stream_key, group=config.consumer_group):
             client = open_client(url, block_ms=config.block_ms, **options)
         try:
-            queue = cls(client, config)
+            queue = cls(client, config, codec=codec)
         except BaseException:
             client.close()
             raise
@@ -74,16 +84,16 @@ class RedisStreamsQueue(GroupMember):
         if self._closes_client:
             close_client(self.client)
 
-    def enqueue(self, payload: Payload) -> str:
+    def enqueue(self, payload: Sendable) -> str:
         """Add one message and return its entry id."""
         return self._writer.enqueue(payload)
 
-    def enqueue_many(self, payloads: Iterable[Payload], *, batch_size: int = 1_000) -> list[str]:
+    def enqueue_many(self, payloads: Iterable[Sendable], *, batch_size: int = 1_000) -> list[str]:
         """Add messages in order, `batch_size` to a round trip; if one payload is refused, none is added."""
         return self._writer.enqueue_many(payloads, batch_size=batch_size)
 
     def enqueue_once(
-        self, payloads: Iterable[Payload], *, dedupe_id: str, window_ms: int = 24 * 3_600_000
+        self, payloads: Iterable[Sendable], *, dedupe_id: str, window_ms: int = 24 * 3_600_000
     ) -> list[str]:
         """As `StreamWriter.enqueue_once`: a second call with this id returns the first one's entry ids."""
         return self._writer.enqueue_once(payloads, dedupe_id=dedupe_id, window_ms=window_ms)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from conquiet.arguments import check_name, check_positive_int
-from conquiet.payload import Payload, encode_payload
+from conquiet.payload import Payload, PayloadCodec, Sendable, as_json_object, as_json_objects, encode_payload
 from conquiet.queue.connection import (
     Client,
     check_client,
@@ -39,6 +39,7 @@ class StreamWriter:
         group: str | None = None,
         min_replicas: int = 0,
         replica_timeout_ms: int = 1_000,
+        codec: PayloadCodec | None = None,
     ) -> None:
         """Write to the stream.
 
@@ -46,6 +47,7 @@ class StreamWriter:
             group: for error messages only.
             min_replicas: every call waits until so many replicas have what it added.
             replica_timeout_ms: for so long; then it raises a `NotReplicatedError`.
+            codec: makes the JSON object of every payload, dicts too.
         """
         check_client(client)
         check_name("stream", stream)
@@ -57,14 +59,16 @@ class StreamWriter:
         self._key = stream.encode()
         self._where = Where(destination=stream)
         self._group = group
+        self._codec = codec
 
-    def enqueue(self, payload: Payload) -> str:
+    def enqueue(self, payload: Sendable) -> str:
         """Add one message and return its entry id."""
+        written = as_json_object(payload, self._codec)
         traces = active_traces()
         if traces is None:
-            return self._enqueue(payload)
+            return self._enqueue(written)
         with traces.sending(self._where) as sending:
-            entry_id = self._enqueue(traces.with_context(payload, sending.headers[0]))
+            entry_id = self._enqueue(traces.with_context(written, sending.headers[0]))
             sending.sent([entry_id])
         return entry_id
 
@@ -79,11 +83,11 @@ class StreamWriter:
         self._replicas.after(self.client, [self.stream], [entry_id], primaries)
         return entry_id
 
-    def enqueue_many(self, payloads: Iterable[Payload], *, batch_size: int = 1_000) -> list[str]:
+    def enqueue_many(self, payloads: Iterable[Sendable], *, batch_size: int = 1_000) -> list[str]:
         """Add messages in order, `batch_size` to a round trip; if one payload is refused, none is added."""
         check_positive_int("batch_size", batch_size)
         ids: list[str] = []
-        with self._sending(list(payloads)) as (carrying, record_ids):
+        with self._sending(payloads) as (carrying, record_ids):
             encoded = [(self._key, encode_payload(payload)) for payload in carrying]
             primaries = self._replicas.before(self.client, [self.stream])
             for start in range(0, len(encoded), batch_size):
@@ -103,7 +107,7 @@ class StreamWriter:
         return ids
 
     def enqueue_once(
-        self, payloads: Iterable[Payload], *, dedupe_id: str, window_ms: int = 24 * 3_600_000
+        self, payloads: Iterable[Sendable], *, dedupe_id: str, window_ms: int = 24 * 3_600_000
     ) -> list[str]:
         """Add messages in order, each once: a second call with this id returns the first one's entry ids.
 
@@ -120,7 +124,7 @@ class StreamWriter:
 
     def enqueue_named(
         self,
-        payloads: Sequence[Payload],
+        payloads: Sequence[Sendable],
         names: Sequence[str],
         *,
         dedupe_id: str,
@@ -131,7 +135,7 @@ class StreamWriter:
         check_positive_int("window_ms", window_ms)
         key = key_beside(self.stream, f"once:{dedupe_id}")
         added: list[Added] = []
-        with self._sending(list(payloads)) as (carrying, record_ids):
+        with self._sending(payloads) as (carrying, record_ids):
             encoded = list(zip(names, map(encode_payload, carrying), strict=True))
             primaries = self._replicas.before(self.client, [self.stream])
             for first in range(0, len(encoded), _ONCE_AT_A_TIME):
@@ -149,9 +153,10 @@ class StreamWriter:
 
     @contextmanager
     def _sending(
-        self, payloads: list[Payload]
+        self, given: Iterable[Sendable]
     ) -> Iterator[tuple[list[Payload], Callable[[Sequence[str]], None]]]:
         """The payloads with the contexts that they carry, and what records their entry ids, in a span."""
+        payloads = as_json_objects(given, self._codec)
         traces = active_traces()
         if traces is None:
             yield payloads, lambda _ids: None

@@ -12,8 +12,8 @@ import dagster as dg
 from sqlalchemy import Engine
 
 from conquiet.consume import DrainLimits, DrainReport, drain
-from conquiet.consume.batch_handling import new_handling
 from conquiet.consume.engine import DrainLoop
+from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, DrainError

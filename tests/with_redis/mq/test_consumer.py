@@ -162,8 +162,8 @@ def test_what_a_failed_handler_wrote_is_rolled_back(topic, send, start, engine):
     assert written(engine) == [entry_id]
 
 
-async def coroutine(msg):
-    """Would not run when called."""
+async def coroutine(msg, session=None):
+    """Does not run when called."""
 
 
 def generator(msg):
@@ -171,14 +171,20 @@ def generator(msg):
 
 
 class AsyncCallable:
-    async def __call__(self, msg):
-        """Would not run when called."""
+    async def __call__(self, msg, session=None):
+        """Does not run when called."""
 
 
-@pytest.mark.parametrize("handler", [coroutine, generator, AsyncCallable(), "no function"])
+@pytest.mark.parametrize("handler", [generator, "no function"])
 def test_a_handler_that_would_not_run_is_refused_at_once(topic, handler):
     with pytest.raises(TypeError, match="handler must be"):
         PartitionConsumer(topic, GROUP, handler)
+
+
+@pytest.mark.parametrize("handler", [coroutine, AsyncCallable()])
+def test_an_async_handler_is_refused_with_an_engine_that_does_not_await(topic, engine, handler):
+    with pytest.raises(TypeError, match="engine is an AsyncEngine, as create_async_engine makes it"):
+        PartitionConsumer(topic, GROUP, handler, engine)
 
 
 def test_a_handler_that_returns_a_coroutine_has_not_handled_its_message(topic, send, start):

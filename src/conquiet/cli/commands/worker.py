@@ -248,7 +248,7 @@ def _development_server(settings: Settings) -> EmbeddedServer:
 
 
 def _about_server(server: EmbeddedServer, settings: Settings) -> str:
-    text = f"A server for development at {server.url}; it ends with this command, with its data."
+    text = f"A server for development at {server.url} (it ends with this command, with its data)"
     if urlsplit(server.url).port != (urlsplit(settings.redis_url).port or 6379):
         text += f"\nIn the terminal that enqueues:\n\n    export CONQUIET_REDIS_URL={server.url}\n"
     return text

@@ -10,6 +10,7 @@ from conquiet.consume.limits import DEFAULT_BATCH_SIZE, DrainLimits, OrderBy, ch
 from conquiet.mq.look.group_changes import id_before
 from conquiet.mq.own.retry import RetryPolicy
 from conquiet.mq.own.settlement import SettlementRules
+from conquiet.payload import PayloadCodec
 from conquiet.queue import unique_consumer_name
 from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.queue.config import CLAIM_IDLE_MS
@@ -51,6 +52,8 @@ class ConsumerConfig:
     #: time in ms. It begins there in all partitions at one moment, and in those that are added later with
     #: their first message. For a group that is there it means nothing: `MqAdmin.reset_group` moves one.
     group_start: str | int = "start"
+    #: Makes values of the `payload=` of a consumer or drain; `StandardCodec` unless given.
+    codec: PayloadCodec | None = None
     #: How long one read waits for new messages.
     block_ms: int = 1_000
     #: Names of consumers that are known to be dead, as earlier tries of the same task: their leases are taken

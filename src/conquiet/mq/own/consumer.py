@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
-from conquiet.consume.batch_handling import new_handling
 from conquiet.consume.engine import DrainLoop
 from conquiet.consume.gate import Gate
+from conquiet.consume.handler_kinds import PayloadType, new_handling
 from conquiet.consume.handling import Handler
 from conquiet.consume.outage import Outage
 from conquiet.db import Inbox
@@ -30,6 +31,9 @@ from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic, Topics, topic_of
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
 _log = MessageLog(logging.getLogger(__name__))
 
 
@@ -45,18 +49,22 @@ class PartitionConsumer(Background):
         topic: Topic | str,
         group: str,
         handler: Handler,
-        engine: Engine | None = None,
+        engine: Engine | AsyncEngine | None = None,
         *,
         inbox: Inbox | bool | None = None,
         config: ConsumerConfig | None = None,
+        payload: Any = None,
     ) -> None:
+        """Make a consumer; handler and payload are as in `drain`."""
         check_topic_part("group", group)
-        self._new_handling = partial(new_handling, handler, engine, inbox)
+        self.config = config = config or ConsumerConfig()
+        payload_type = None if payload is None else PayloadType(payload, config.codec)
+        self._new_handling = partial(new_handling, handler, engine, inbox, payload=payload_type)
         # It checks its arguments; each partition's thread has one of its own.
-        self._new_handling().create_inbox_table()
+        with self._new_handling():
+            pass
         self.topic = topic_of(topic)
         self.group = group
-        self.config = config = config or ConsumerConfig()
         whose = {"topic": self.topic.name, "group": group, "consumer": config.consumer_name}
         self._extra = partial(message_fields, **whose)
         self._leases = ChannelLeases(self.topic, group, self.config)

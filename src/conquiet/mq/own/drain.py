@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
-from conquiet.consume.batch_handling import new_handling
 from conquiet.consume.engine import DrainLoop
+from conquiet.consume.handler_kinds import PayloadType, new_handling
 from conquiet.consume.handling import Handler
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.report import DrainReport
@@ -24,6 +25,9 @@ from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.topics import Topic, topic_of
 from conquiet.queue import RedisStreamsQueue
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
 _log = MessageLog(logging.getLogger(__name__))
 
 
@@ -32,15 +36,17 @@ def drain_partition(
     partition: int,
     group: str,
     handler: Handler,
-    engine: Engine | None = None,
+    engine: Engine | AsyncEngine | None = None,
     limits: DrainLimits | None = None,
     *,
     inbox: Inbox | bool | None = None,
     config: ConsumerConfig | None = None,
+    payload: Any = None,
 ) -> DrainReport:
     """Own the partition until a limit is reached, and handle its messages as `PartitionConsumer` does.
 
     First what earlier owners left, then due retries, then new messages; handlers run in the calling thread.
+    Handler and payload are as in `drain`.
     A failed message is retried later or becomes a dead letter by `config.retry`.
 
     Args:
@@ -59,15 +65,17 @@ def drain_partition(
     config.check_order(limits.order_by)
     if limits.max_deliveries is not None:
         raise ValueError("max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts")
+    payload_type = None if payload is None else PayloadType(payload, config.codec)
     # Before anything is acquired: it checks its arguments, and the database.
-    new_handling(handler, engine, inbox).create_inbox_table()
+    with new_handling(handler, engine, inbox, payload=payload_type):
+        pass
     # Longer than later on: there is no lease yet that has to be renewed.
     move_delayed(topic, budget_s=5.0)
     leases = ChannelLeases(topic, group, config)
     channel = leases.acquire(topic, partition)
     if channel is None:
         raise PartitionBusyError(topic.name, partition=partition, group=group)
-    handling = new_handling(handler, engine, inbox, before_commit=channel.check_lease)
+    handling = new_handling(handler, engine, inbox, payload=payload_type, before_commit=channel.check_lease)
     try:
         leases.create_group(channel)
         with _Renewal(channel, leases, config.tick_s), handling:

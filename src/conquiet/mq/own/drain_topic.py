@@ -7,10 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import Engine
 
+from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.report import DrainReport, StopReason, sum_reports
@@ -21,6 +22,9 @@ from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.drain import drain_partition, topic_to_drain
 from conquiet.mq.send.delayed import copies_for, move_delayed
 from conquiet.mq.topics import Topic, Topics
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 #: What must be left of a topic for its drain to go on, although nothing can be read now.
 Until = Literal["idle", "settled", "empty"]
@@ -34,12 +38,13 @@ def drain_topic(
     topic: Topic | str,
     group: str,
     handler: Handler,
-    engine: Engine | None = None,
+    engine: Engine | AsyncEngine | None = None,
     limits: DrainLimits | None = None,
     *,
     inbox: Inbox | bool | None = None,
     config: ConsumerConfig | None = None,
     until: Until = "idle",
+    payload: Any = None,
 ) -> DrainReport:
     """Drain all partitions, in turn and in the calling thread, each as `drain_partition` does.
 
@@ -60,7 +65,11 @@ def drain_topic(
     limits = limits or config.drain_limits()
     how: dict[str, Any] = {"handler": handler, "engine": engine, "inbox": inbox, "config": config}
     left = _Left(topic, group, config, until)
-    return _Rounds(left, limits, partial(drain_partition, group=group, **how)).run()
+    drain_one = partial(drain_partition, group=group, payload=payload, **how)
+    # Of an AsyncEngine the event loop, and its connections, are kept from visit to visit.
+    with new_handling(handler, engine) as handling:
+        _ = handling.event_loop
+        return _Rounds(left, limits, drain_one).run()
 
 
 class _Left:

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from conquiet.consume.engine import DrainLoop
-from conquiet.consume.handling import MessageHandling
 from conquiet.errors import QueueError
 from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.envelope import MqMessage
@@ -19,6 +19,10 @@ from conquiet.mq.own.channel_leases import ChannelLeases
 from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic
+
+if TYPE_CHECKING:
+    from conquiet.consume.async_handling import AsyncHandling
+    from conquiet.consume.handling import MessageHandling
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -78,7 +82,7 @@ class OwnedPartitions:
         """Messages that were read and are not settled."""
         return sum(len(owned.channel.in_flight) for owned in self)
 
-    def start(self, owned: Owned, handling: MessageHandling) -> None:
+    def start(self, owned: Owned, handling: MessageHandling | AsyncHandling) -> None:
         """Begin to work on a partition that has just been acquired."""
         owned.thread = threading.Thread(
             target=self._work, args=(owned, handling), name=f"conquiet-{owned.channel}", daemon=True
@@ -133,12 +137,12 @@ class OwnedPartitions:
         owned.logged_overdue = {msg.id for msg in overdue}
         return len(overdue)
 
-    def _work(self, owned: Owned, handling: MessageHandling) -> None:
+    def _work(self, owned: Owned, handling: MessageHandling | AsyncHandling) -> None:
         try:
             try:
                 owned.loop.run()
             finally:
-                handling.release()
+                handling.close()
         except BaseException as error:  # noqa: BLE001 -- read and logged by the thread of run()
             owned.error = error
         owned.channel.room.leave()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from conquiet.arguments import check_name, check_non_negative_int
 from conquiet.mq.envelope import MAX_RETRIES
-from conquiet.payload import Payload
+from conquiet.payload import Payload, PayloadCodec, Sendable, as_json_object
 
 
 # Not frozen, as one is made for every message sent: that would double what it costs.
@@ -15,7 +15,7 @@ from conquiet.payload import Payload
 class Message:
     """One message to send."""
 
-    payload: Payload
+    payload: Sendable
     key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     partition: int | None = None
@@ -26,10 +26,6 @@ class Message:
     dedupe_id: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.payload, dict):
-            raise TypeError(
-                f"payload must be a dict, not {type(self.payload).__name__}: {self.payload!r:.100}"
-            )
         if self.key is not None and not isinstance(self.key, str):
             raise TypeError(f"key must be a str or None, got {self.key!r}")
         if self.dedupe_id is not None:
@@ -41,6 +37,13 @@ class Message:
         for name, value in self.headers.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise TypeError(f"headers must be strings, got {name!r}: {value!r:.100}")
+
+    def json_object(self, codec: PayloadCodec | None) -> Payload:
+        """What is sent of its payload."""
+        written = as_json_object(self.payload, codec)
+        if not isinstance(written, dict):
+            raise TypeError(f"payload must be a dict, not {type(written).__name__}: {written!r:.100}")
+        return written
 
     def with_headers(self, headers: Mapping[str, str]) -> Message:
         """A copy with more headers, also over those that a handler passes on: the trace goes on from here."""

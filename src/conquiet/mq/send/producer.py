@@ -14,7 +14,7 @@ from conquiet.mq.send.known_topics import KnownTopics, deleted
 from conquiet.mq.send.message import Message
 from conquiet.mq.send.partitioners import HashPartitioner, Partitioner
 from conquiet.mq.topics import Topic, name_of
-from conquiet.payload import Payload
+from conquiet.payload import PayloadCodec, Sendable
 from conquiet.queue.connection import Client, queue_error
 from conquiet.queue.ends import EndWatch
 from conquiet.queue.replicas import ReplicaWait
@@ -42,6 +42,7 @@ class Producer:
         create_streams: bool = False,
         min_replicas: int = 0,
         replica_timeout_ms: int = 1_000,
+        codec: PayloadCodec | None = None,
     ) -> None:
         """Send with this client.
 
@@ -49,6 +50,7 @@ class Producer:
             create_streams: what is sent to a name that is not there goes to a new plain stream.
             min_replicas: `send`, and each batch of `send_many`, waits until so many replicas have it.
             replica_timeout_ms: for so long; then it raises a `NotReplicatedError`.
+            codec: makes the JSON object of every payload, dicts too.
         """
         self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
         check_positive_int("dedupe_window_ms", dedupe_window_ms)
@@ -56,11 +58,12 @@ class Producer:
         self._ends = EndWatch(client)
         self._partitioner = partitioner or HashPartitioner()
         self._dedupe_window_ms = dedupe_window_ms
+        self._codec = codec
 
     def send(
         self,
         topic: Topic | str,
-        payload: Payload,
+        payload: Sendable,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         delay_ms: int = 0,
@@ -100,7 +103,7 @@ class Producer:
         return entry_id
 
     def send_many(
-        self, topic: Topic | str, messages: Iterable[Message | Payload], *, batch_size: int = 1_000
+        self, topic: Topic | str, messages: Iterable[Message | Sendable], *, batch_size: int = 1_000
     ) -> list[str]:
         """Send messages, `batch_size` to a round trip, and return their entry ids in the same order.
 
@@ -110,7 +113,7 @@ class Producer:
         return [added.entry_id for added in self.send_each(topic, messages, batch_size=batch_size)]
 
     def send_each(
-        self, topic: Topic | str, messages: Iterable[Message | Payload], *, batch_size: int = 1_000
+        self, topic: Topic | str, messages: Iterable[Message | Sendable], *, batch_size: int = 1_000
     ) -> list[Added]:
         """As `send_many`; returns for each message whether it is new or was added before."""
         check_positive_int("batch_size", batch_size)
@@ -132,7 +135,7 @@ class Producer:
 
     def _send(self, name: str, message: Message, delay_ms: int) -> str:
         topic = self._topics.open(name)
-        envelope = _envelope(self._partitioner, topic, message)
+        envelope = _envelope(self._partitioner, topic, message, self._codec)
         entry = OnceEntry(envelope.partition, message.dedupe_id, envelope.encode())
         window_ms, stream = self._dedupe_window_ms, topic.keys.stream(entry.partition)
         self._ends.check_before_send(stream)
@@ -154,7 +157,7 @@ class Producer:
         topic = self._topics.open(name)
         entries, is_once = [], False
         for message in messages:
-            envelope = _envelope(self._partitioner, topic, message)
+            envelope = _envelope(self._partitioner, topic, message, self._codec)
             entries.append(OnceEntry(envelope.partition, message.dedupe_id, envelope.encode()))
             is_once = is_once or message.dedupe_id is not None
         if is_once:
@@ -216,7 +219,9 @@ class Producer:
         self._ends.sent(stream, ids, data)
 
 
-def _envelope(partitioner: Partitioner, topic: Topic, message: Message) -> Envelope:
+def _envelope(
+    partitioner: Partitioner, topic: Topic, message: Message, codec: PayloadCodec | None
+) -> Envelope:
     partition = message.partition
     if partition is None:
         partition = partitioner.partition_for(message.key, topic.partition_count)
@@ -231,7 +236,7 @@ def _envelope(partitioner: Partitioner, topic: Topic, message: Message) -> Envel
         key=message.key,
         headers=message.headers,
         max_retries=message.max_retries,
-        payload=message.payload,
+        payload=message.json_object(codec),
     )
 
 

@@ -1,0 +1,76 @@
+"""AsyncQueue: adds messages to one stream from an event loop, as a web application does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+from conquiet.payload import PayloadCodec, Sendable
+from conquiet.queue.connection import AsyncClient, open_async_client, visible_errors
+from conquiet.queue.writer import StreamWriter
+
+
+class AsyncQueue:
+    """`StreamWriter` for an event loop: the same calls, checks, scripts and errors, awaited.
+
+    Several tasks may use one at the same time.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        stream: str,
+        *,
+        min_replicas: int = 0,
+        replica_timeout_ms: int = 1_000,
+        codec: PayloadCodec | None = None,
+    ) -> None:
+        """Write to the stream; arguments are those of `StreamWriter`."""
+        # Not above: greenlets are an extra.
+        from conquiet.greenlets import run_plain
+        from conquiet.queue.awaiting_client import awaiting
+
+        self._run = run_plain
+        self.client = client
+        self._closes_client = False
+        self._writer = StreamWriter(
+            awaiting(client),
+            stream,
+            min_replicas=min_replicas,
+            replica_timeout_ms=replica_timeout_ms,
+            codec=codec,
+        )
+
+    @classmethod
+    def from_url(cls, url: str, stream: str, *, codec: PayloadCodec | None = None, **options: Any) -> Self:
+        """Open a client without retries, as `RedisStreamsQueue.from_url` does; `aclose()` closes it."""
+        with visible_errors("connect", stream=stream, group=None):
+            queue = cls(open_async_client(url, **options), stream, codec=codec)
+        queue._closes_client = True
+        return queue
+
+    async def enqueue(self, payload: Sendable) -> str:
+        """Add one message and return its entry id."""
+        return await self._run(self._writer.enqueue, payload)
+
+    async def enqueue_many(self, payloads: Iterable[Sendable], *, batch_size: int = 1_000) -> list[str]:
+        """Add messages in order, `batch_size` to a round trip; if one payload is refused, none is added."""
+        return await self._run(self._writer.enqueue_many, payloads, batch_size=batch_size)
+
+    async def enqueue_once(
+        self, payloads: Iterable[Sendable], *, dedupe_id: str, window_ms: int = 24 * 3_600_000
+    ) -> list[str]:
+        """As `StreamWriter.enqueue_once`: a second call with this id returns the first one's entry ids."""
+        options: dict[str, Any] = {"dedupe_id": dedupe_id, "window_ms": window_ms}
+        return await self._run(self._writer.enqueue_once, payloads, **options)
+
+    async def aclose(self) -> None:
+        """Close the client if `from_url` made it."""
+        if self._closes_client:
+            await self.client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.aclose()
