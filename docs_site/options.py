@@ -73,8 +73,14 @@ _ABOVE = {
     "TaskOperator": "Also of `@task.conquiet_task`, whose function gives the `args`.",
     "DrainLimits": "`None` is no limit. The same here, in Airflow, in Dagster and on the command line.",
     "TaskOptions": "Of `@app.task(...)`, and of `with_options(...)` for single calls.",
-    "ReadOptions": "Of `spark.read` and `spark.readStream`; besides `url`, and `stream` or `topic`.",
-    "WriteOptions": "Of `df.write` and `df.writeStream`; besides `url`, and `stream` or `topic`.",
+    "ReadOptions": (
+        "Of `spark.read` and `spark.readStream`; besides `url`, and one of `stream`, `topic`, `streams`, "
+        "`topics`, `streamPattern` and `topicPattern`."
+    ),
+    "WriteOptions": (
+        "Of `df.write` and `df.writeStream`; besides `url`, and `stream` or `topic`, or neither of "
+        "them with a column `topic`."
+    ),
 }
 #: Arguments that mean the same in every class of Airflow.
 _IN_AIRFLOW = {

@@ -25,8 +25,9 @@ class ReadOptions:
     """What is read, and how it is divided."""
 
     address: StreamAddress
-    #: An entry id, milliseconds since 1970, an ISO 8601 time, "earliest" or "latest"; streaming also
-    #: "group:NAME". Batches begin at the earliest entry, streaming queries at the latest.
+    #: An entry id, milliseconds since 1970, an ISO 8601 time, "earliest", "latest" or "group:NAME", behind
+    #: what the group was given last; as JSON for each partition, stream or topic. Batches begin at the
+    #: earliest entry, streaming queries at the latest.
     start: str | None = None
     #: As `start`; included. Batch only.
     end: str | None = None
