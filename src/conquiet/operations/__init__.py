@@ -35,7 +35,10 @@ if TYPE_CHECKING:
         take_samples as take_samples,
     )
     from conquiet.operations.samples import SampleRing as SampleRing
-    from conquiet.operations.schedule_runs import run_schedule_now as run_schedule_now
+    from conquiet.operations.schedule_runs import (
+        run_schedule_now as run_schedule_now,
+        runnable_target as runnable_target,
+    )
 
 # On first use: a command that asks for the names of queues pays for no SQLAlchemy.
 _NAMES_OF = {
@@ -47,7 +50,7 @@ _NAMES_OF = {
     "queues": "QueueFacts queue_facts queue_names queue_sample queue_sample_name",
     "rates": "Rates Sample rates_between take_samples",
     "samples": "SampleRing",
-    "schedule_runs": "run_schedule_now",
+    "schedule_runs": "run_schedule_now runnable_target",
 }
 
 __all__, __getattr__, __dir__ = lazy_exports(__name__, _NAMES_OF)

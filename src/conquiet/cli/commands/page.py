@@ -115,6 +115,7 @@ def _page_settings(context: CommandContext, options: AppOptions, secret: str) ->
     settings = context.settings
     return PageSettings(
         namespace=options.namespace if options.app is None else options.load(context).namespace,
+        app=options.app,
         masked_fields=names_in(settings.page_mask),
         trace_url=settings.page_trace_url,
         prometheus_url=settings.page_prometheus_url,
