@@ -16,7 +16,8 @@ from conquiet.page.masks import FieldMask, visible
 from conquiet.queue import open_client
 from tests.eventually import eventually
 from tests.page.served import serving
-from tests.page.shop import HOSTILE, SCRIPT, app_of, open_shop, send_orders
+from tests.page.shop import HOSTILE, app_of, open_shop, send_orders
+from tests.page.shop_tasks import SCRIPT
 
 
 def addresses(shop) -> list[str]:

@@ -39,8 +39,9 @@ def runnable_target(app: TaskApp, name: str) -> TaskTarget | MessageTarget:
     from conquiet.tasks import TaskTarget
 
     target = app.schedules.get(name).schedule.target
-    is_task = isinstance(target, TaskTarget)
-    if is_task and target.task not in app.tasks and "queue" not in target.options:
+    if not isinstance(target, TaskTarget):
+        return target
+    if target.task not in app.tasks and "queue" not in target.options:
         raise ValueError(
             f"the queue of task {target.task!r} is not known here: give --app, with the app that has it"
         )

@@ -39,6 +39,12 @@ class MqAdmin:
     Raises:
         QueueError: of every method, if Redis failed; what could not be read never counts as empty.
         TopicError: of every method, if the topic or the group is not there.
+
+    Examples:
+        >>> admin = MqAdmin(client)
+        >>> [stats.name for stats in admin.topics() if stats.name == "shipments"]
+        ['shipments']
+        >>> removed = admin.trim("shipments", retention_length=1_000, dry_run=True)
     """
 
     def __init__(self, client: Client) -> None:
