@@ -53,6 +53,17 @@ def test_every_setting_has_its_variable(tmp_path):
         "CONQUIET_LOG_FORMAT": "json",
         "CONQUIET_TRACING": "1",
         "CONQUIET_TRACING_FIELD": "_trace",
+        "CONQUIET_PAGE_URL": "http://queues",
+        "CONQUIET_PAGE_TOKEN": "token-of-operators",
+        "CONQUIET_PAGE_VIEWER_TOKEN": "token-of-viewers",
+        "CONQUIET_PAGE_USERS": "/etc/users",
+        "CONQUIET_PAGE_USER_HEADER": "X-User",
+        "CONQUIET_PAGE_PROXIES": "10.0.0.1",
+        "CONQUIET_PAGE_OPERATORS": "ann",
+        "CONQUIET_PAGE_SECRET": "secret-of-the-page",
+        "CONQUIET_PAGE_MASK": "card",
+        "CONQUIET_PAGE_TRACE_URL": "http://traces/{trace_id}",
+        "CONQUIET_PAGE_PROMETHEUS_URL": "http://prometheus",
     }
 
     settings = Settings.load(directory=tmp_path, environment=environment)

@@ -7,11 +7,15 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
 from tests.cli.processes import read_line, running
+
+#: The app of the shop: its tasks say into which queue they go.
+APP = f"{Path(__file__).with_name('shop_tasks.py')}:app"
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,14 @@ from conquiet.mq import ConsumerConfig, DeadLetter, Producer, RetryPolicy, Topic
 from conquiet.tasks import TaskApp, chain, chord, group
 from conquiet.tasks.worker import Worker, WorkerConfig
 from tests.eventually import eventually
+from tests.page.shop_tasks import SCRIPT, NoStockError, declare
 
 #: Each of them does something if it is not escaped.
-SCRIPT = "<script>document.title='owned'</script>"
 IMAGE = "<img src=x onerror=\"document.title='owned'\">"
 QUOTES = "\"'><svg onload=document.title='owned'>"
 TEMPLATE = "{{ 7 * 7 }}{% raw %}"
 BIDI = "safe\u202egpj.exe"
 HOSTILE = (SCRIPT, IMAGE, QUOTES, TEMPLATE, BIDI)
-
-
-class NoStockError(Exception):
-    """An order that cannot be delivered."""
 
 
 @dataclass
@@ -100,23 +96,7 @@ def _send_hostile(shop: Shop) -> None:
 
 def app_of(shop: Shop) -> TaskApp:
     """The tasks of the shop."""
-    app = TaskApp(shop.url)
-
-    @app.task(name="shop.send", queue=shop.queue, max_retries=0)
-    def send(to: str) -> str:
-        if to == "nobody":
-            raise NoStockError(f"no address {SCRIPT}")
-        return f"sent to {to}"
-
-    @app.task(name="shop.add", queue=shop.queue)
-    def add(one: int, two: int) -> int:
-        return one + two
-
-    @app.task(name="shop.total", queue=shop.queue)
-    def total(parts: list[int]) -> int:
-        return sum(parts)
-
-    return app
+    return declare(TaskApp(shop.url))
 
 
 def _fill_queue(shop: Shop) -> None:

@@ -239,3 +239,16 @@ def test_settings_that_cannot_be_are_refused(wrong):
 
 def test_it_listens_on_this_machine_alone(page):
     assert page.url.startswith("http://127.0.0.1:")
+
+
+def test_below_a_path_that_a_proxy_takes_off_every_address_has_it(shop):
+    with serving(shop.url, "--root-path", "/queues/") as page, page.anonymous() as proxy:
+        seen = proxy.get("/", headers={"authorization": f"Bearer {page.token}"})
+        login = proxy.get("/", headers=HTML)
+        style = proxy.get("/static/page.css")
+
+    assert 'href="/queues/topic?name=orders"' in seen.text
+    assert 'href="/queues/static/page.css"' in seen.text
+    assert 'data-live="/queues/live?view=%2F"' in seen.text
+    assert login.headers["location"] == "/queues/login"
+    assert (seen.status_code, style.status_code) == (200, 200)

@@ -15,7 +15,7 @@ from conquiet.page.actions.jobs import Done, Jobs, TooManyJobsError
 from conquiet.queue import open_client
 from tests.eventually import eventually
 from tests.page.forms import fields_of
-from tests.page.served import serving
+from tests.page.served import APP, serving
 from tests.page.shop import app_of, drain_orders, open_shop, send_orders
 
 
@@ -28,7 +28,7 @@ def shop():
 
 @pytest.fixture
 def page(shop):
-    with serving(shop.url) as served:
+    with serving(shop.url, "--app", APP) as served:
         yield served
 
 
@@ -205,11 +205,19 @@ def test_a_schedule_runs_now_and_is_disabled_and_enabled(operator, shop):
         question, command = ask(operator, "run-schedule", name="nightly")
         confirm(operator, "run-schedule", question)
         assert app.control.queue(shop.queue).queued == before + 1
-        assert command == "conquiet schedule run nightly"
+        assert command.startswith("conquiet schedule run nightly")
         for enabled, is_enabled in (("0", False), ("1", True)):
             question, _ = ask(operator, "enable-schedule", name="nightly", enabled=enabled)
             confirm(operator, "enable-schedule", question)
             assert app.schedules.get("nightly").stored.is_enabled is is_enabled
+
+
+def test_a_task_whose_queue_is_not_known_is_not_run(shop):
+    with serving(shop.url) as page, page.client() as operator:
+        question, _ = ask(operator, "run-schedule", name="nightly")
+
+    assert "give --app" in html.unescape(question)
+    assert "disabled" in question
 
 
 def test_what_cannot_be_audited_is_not_done(operator, shop):

@@ -107,3 +107,4 @@ def test_who_may_not_write_them_is_told(client, server_url, stream):
             SampleRing(reader).write([sample(stream)])
         with pytest.raises(QueueError, match="NoPermission"):
             AuditLog(reader).write(AuditEntry(user="ann", action="a", subject="s", outcome="begun"))
+    client.execute_command("ACL", "DELUSER", "reader")

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
         take_samples as take_samples,
     )
     from conquiet.operations.samples import SampleRing as SampleRing
-    from conquiet.operations.schedule_runs import run_schedule_now as run_schedule_now
+    from conquiet.operations.schedule_runs import (
+        run_schedule_now as run_schedule_now,
+        runnable_target as runnable_target,
+    )
     from conquiet.operations.streams import (
         PlainStreams as PlainStreams,
         is_plain_stream as is_plain_stream,
@@ -52,7 +55,7 @@ _NAMES_OF = {
     "queues": "QueueFacts queue_facts queue_names queue_sample queue_sample_name",
     "rates": "Rates Sample rates_between take_samples",
     "samples": "SampleRing",
-    "schedule_runs": "run_schedule_now",
+    "schedule_runs": "run_schedule_now runnable_target",
     "streams": "PlainStreams is_plain_stream plain_streams",
 }
 

@@ -20,12 +20,32 @@ def run_schedule_now(app: TaskApp, name: str) -> str:
 
     Raises:
         UnknownScheduleError: there is none of this name.
-        ValueError: its definition cannot be read: not signed with a known key, or of a later version.
+        ValueError: as `runnable_target`.
+    """
+    from conquiet.tasks import TaskTarget
+
+    target = runnable_target(app, name)
+    return _enqueue(app, target) if isinstance(target, TaskTarget) else _send(app, target, name)
+
+
+def runnable_target(app: TaskApp, name: str) -> TaskTarget | MessageTarget:
+    """What a run of the schedule would enqueue.
+
+    Raises:
+        UnknownScheduleError: there is none of this name.
+        ValueError: its definition cannot be read: not signed with a known key, or of a later version; or the
+            app does not know its task, and so not its queue.
     """
     from conquiet.tasks import TaskTarget
 
     target = app.schedules.get(name).schedule.target
-    return _enqueue(app, target) if isinstance(target, TaskTarget) else _send(app, target, name)
+    if not isinstance(target, TaskTarget):
+        return target
+    if target.task not in app.tasks and "queue" not in target.options:
+        raise ValueError(
+            f"the queue of task {target.task!r} is not known here: give --app, with the app that has it"
+        )
+    return target
 
 
 def _enqueue(app: TaskApp, target: TaskTarget) -> str:

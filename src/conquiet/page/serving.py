@@ -95,7 +95,7 @@ def serve(app: Starlette, listening: Listening, on_start: Callable[[str], None])
         # A browser on this machine cannot go to the address that means all of them.
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listening.address, listening.address)  # noqa: S104
         host = f"[{host}]" if ":" in host else host
-        on_start(f"{scheme}://{host}:{opened.getsockname()[1]}{listening.root_path}")
+        on_start(f"{scheme}://{host}:{opened.getsockname()[1]}")
         _Server(config, app).run(sockets=[opened])
 
 

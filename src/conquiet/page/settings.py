@@ -17,6 +17,8 @@ class PageSettings:
     takes_samples: bool = True
     #: What the keys of queues of tasks begin with.
     namespace: str = "tasks"
+    #: What `--app` was given; commands that are shown have it, too.
+    app: str | None = None
     #: Names of payload fields, of headers and of arguments whose values are not shown.
     masked_fields: frozenset[str] = frozenset()
     #: Where a trace is shown: a URL with `{trace_id}` in it.

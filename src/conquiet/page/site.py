@@ -80,6 +80,12 @@ class Site:
         return TaskApp(self._url(), namespace=self.settings.namespace)
 
     @property
+    def command_options(self) -> dict[str, object]:
+        """Options that each command on tasks and schedules needs here."""
+        namespace = self.settings.namespace
+        return {"app": self.settings.app, "namespace": None if namespace == "tasks" else namespace}
+
+    @property
     def sampler(self) -> Sampler:
         """The one sampler of this process; it runs from the first call on."""
         with self._lock:

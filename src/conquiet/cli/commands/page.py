@@ -15,7 +15,8 @@ from conquiet.cli.exits import ExitCode, UsageError
 from conquiet.cli.task_apps import AppOptions
 
 if TYPE_CHECKING:
-    from conquiet.page import PageSettings
+    from conquiet.page import PageSettings, Site
+    from conquiet.page.serving import Entrance
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -72,8 +73,8 @@ def page(
 
         context.output.line(hashed(sys.stdin.readline().rstrip("\n")))
         return ExitCode.DONE
-    from conquiet.page import Site, build_page
-    from conquiet.page.serving import Listening, entrance_of, serve
+    from conquiet.page import Site
+    from conquiet.page.serving import entrance_of
 
     settings = context.settings
     secret = settings.page_secret or secrets.token_urlsafe(32)
@@ -86,6 +87,13 @@ def page(
         is_read_only=read_only,
     )
     site = Site(lambda: settings.redis_url, page_settings, lambda: options.load(context))
+    _serve(context, listen, site, entrance)
+    return ExitCode.DONE
+
+
+def _serve(context: CommandContext, listen: ListenOptions, site: Site, entrance: Entrance) -> None:
+    from conquiet.page import build_page
+    from conquiet.page.serving import Listening, serve
 
     def show(url: str) -> None:
         link = f"{url}/?token={entrance.token}" if entrance.token else f"{url}/"
@@ -105,7 +113,6 @@ def page(
         serve(build_page(site, entrance.gate), listening, show)
     except OSError as error:
         raise UsageError(f"{listen.address}:{listen.port} cannot be listened on: {error.strerror}") from error
-    return ExitCode.DONE
 
 
 def _page_settings(context: CommandContext, options: AppOptions, secret: str) -> PageSettings:
@@ -115,6 +122,7 @@ def _page_settings(context: CommandContext, options: AppOptions, secret: str) ->
     settings = context.settings
     return PageSettings(
         namespace=options.namespace if options.app is None else options.load(context).namespace,
+        app=options.app,
         masked_fields=names_in(settings.page_mask),
         trace_url=settings.page_trace_url,
         prometheus_url=settings.page_prometheus_url,

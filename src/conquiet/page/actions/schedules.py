@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from conquiet.operations import run_schedule_now
+from conquiet.operations import run_schedule_now, runnable_target
 from conquiet.page.actions.action import Action, Plan, Preview
 from conquiet.page.actions.jobs import Done, Progress
 from conquiet.page.commands import command
 from conquiet.page.query import Query, address
 from conquiet.page.site import Site
-
-
-def _of(site: Site) -> dict[str, object]:
-    namespace = site.settings.namespace
-    return {} if namespace == "tasks" else {"namespace": namespace}
 
 
 def _plan_enable(site: Site, query: Query) -> Plan:
@@ -33,7 +28,7 @@ def _plan_enable(site: Site, query: Query) -> Plan:
         question=f"{verb.capitalize()} schedule {name}?",
         verb=verb.capitalize(),
         subject=f"schedule {name}",
-        command=command("schedule", verb, name, **_of(site)),
+        command=command("schedule", verb, name, **site.command_options),
         back=address("/schedule", {"name": name}),
         preview=lambda: Preview(1, effect),
         run=run,
@@ -42,6 +37,13 @@ def _plan_enable(site: Site, query: Query) -> Plan:
 
 def _plan_run(site: Site, query: Query) -> Plan:
     name = query.needed("name")
+
+    def preview() -> Preview:
+        try:
+            runnable_target(site.app, name)
+        except ValueError as error:
+            return Preview(0, f"It cannot run from here: {error}.", is_possible=False)
+        return Preview(1, "One more task or message is enqueued; the next occurrence stays as it is planned.")
 
     def run(progress: Progress) -> Done:
         made = run_schedule_now(site.app, name)
@@ -52,11 +54,9 @@ def _plan_run(site: Site, query: Query) -> Plan:
         question=f"Run schedule {name} now?",
         verb="Run now",
         subject=f"schedule {name}",
-        command=command("schedule", "run", name, **_of(site)),
+        command=command("schedule", "run", name, **site.command_options),
         back=address("/schedule", {"name": name}),
-        preview=lambda: Preview(
-            1, "One more task or message is enqueued; the next occurrence stays as it is planned."
-        ),
+        preview=preview,
         run=run,
     )
 

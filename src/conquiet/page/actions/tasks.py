@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 _MOST_COUNTED = 1_000
 
 
-def _of(site: Site) -> dict[str, object]:
-    """Options that every command on tasks has."""
-    namespace = site.settings.namespace
-    return {} if namespace == "tasks" else {"namespace": namespace}
-
-
 def _which(query: Query) -> dict[str, Any]:
     given = {"error_type": query.text("error_type"), "task": query.text("task")}
     return {name: value for name, value in given.items() if value is not None}
@@ -33,7 +27,7 @@ def _which(query: Query) -> dict[str, Any]:
 def _plan_retry(site: Site, query: Query) -> Plan:
     queue, ids, which, rate = query.needed("queue"), query.all("id"), _which(query), query.rate("per_second")
     before = asked_at(site, query)
-    options: dict[str, object] = {**_of(site), "queue": queue, "yes": True}
+    options: dict[str, object] = {**site.command_options, "queue": queue, "yes": True}
     if not ids:
         options |= {"all": True, **which, "per_second": query.text("per_second")}
 
@@ -102,7 +96,7 @@ def _retry(app: TaskApp, queue: str, ids: Any, per_second: float | None, progres
 
 def _plan_purge(site: Site, query: Query) -> Plan:
     queue, ids, before = query.needed("queue"), query.all("id"), asked_at(site, query)
-    options: dict[str, object] = {**_of(site), "queue": queue, "all": not ids, "yes": True}
+    options: dict[str, object] = {**site.command_options, "queue": queue, "all": not ids, "yes": True}
 
     def preview() -> Preview:
         count = len(ids) or site.app.control.queue(queue).dead_letters
@@ -144,7 +138,13 @@ def _plan_revoke(site: Site, query: Query) -> Plan:
         verb="Revoke",
         subject=f"queue {queue}",
         command=command(
-            "tasks", "revoke", *ids_of(ids), **_of(site), queue=queue, terminate=terminate, yes=True
+            "tasks",
+            "revoke",
+            *ids_of(ids),
+            **site.command_options,
+            queue=queue,
+            terminate=terminate,
+            yes=True,
         ),
         back=address("/task", {"queue": queue, "id": ids[0] if ids else ""}),
         destroys=True,
@@ -170,7 +170,7 @@ def _plan_pause(site: Site, query: Query) -> Plan:
         question=f"{verb.capitalize()} queue {queue}?",
         verb=verb.capitalize(),
         subject=f"queue {queue}",
-        command=command("workers", verb, queue, **_of(site)),
+        command=command("workers", verb, queue, **site.command_options),
         back=address("/queue", {"name": queue}),
         preview=lambda: Preview(1, f"From then on {effect}."),
         run=run,
@@ -189,7 +189,7 @@ def _plan_stop(site: Site, query: Query) -> Plan:
         question=f"Stop {', '.join(names)}?",
         verb="Stop",
         subject="workers",
-        command=command("workers", "stop", *names, **_of(site), hard=hard, yes=True),
+        command=command("workers", "stop", *names, **site.command_options, hard=hard, yes=True),
         back="/workers",
         destroys=True,
         preview=lambda: Preview(
