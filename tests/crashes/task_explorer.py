@@ -49,6 +49,7 @@ class TaskScenario:
     needs_process: bool = False
     has_inbox: bool = True
     has_outbox: bool = False
+    is_async: bool = False
     max_points: int = 300
     timeout_s: int = int(HANG_S)
 

@@ -107,7 +107,7 @@ class TaskSite:
     """An app, opened anew by each process of a crash in turn."""
 
     def __init__(self, address: Address) -> None:
-        self.engine = engine_at(address.database)
+        self.engine = self.handler_engine = engine_at(address.database)
         self.app = app = TaskApp(Settings(redis_url=address.url), database=self.engine)
 
         @app.task(name="effect", max_retries=9, retry=_POLICY)

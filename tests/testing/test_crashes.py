@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from conquiet.testing import survives_crashes
+from tests.services import database
 from tests.testing.shop import bill, bill_all, bill_beside, bills, fail, tables
 
 ORDERS = [{"order_id": number, "cents": 100 * number} for number in (1, 2, 3)]
@@ -86,3 +87,17 @@ def test_a_handler_that_no_other_process_can_import_is_refused():
 
     with pytest.raises(ValueError, match="cannot be imported"):
         test()
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_the_handlers_own_kind_of_database_is_used(tmp_path, kind):
+    seen = set()
+
+    def check(engine: Engine) -> None:
+        seen.add(engine.dialect.name)
+        assert billed(engine) == [1]
+
+    with database(kind, tmp_path) as url:
+        survives_crashes(bill, ORDERS[:1], tables=tables, database_url=url, faults=["crash"])(check)()
+
+    assert seen == {{"postgres": "postgresql", "mariadb": "mysql"}[kind]}

@@ -49,7 +49,7 @@ def survives_crashes(
     command, and so on to the last. In the end no message may be pending or lost, either.
 
     Args:
-        handler: a function of a module, `handler(msg, session)`, or a batch handler.
+        handler: a function of a module, `handler(msg, session)`, or a batch handler; no `async def`.
         tables: the metadata of the handler's tables, or a function that makes them. Each crash has an empty
             SQLite database; with a `database_url` they are dropped and made anew, a function has to do both.
         inbox: drain with an inbox; without one, a message that was committed and not acked is handled twice.
