@@ -124,6 +124,10 @@ class RetainedChannel:
     def as_delivered(self, msg: QueueMessage) -> QueueMessage:
         return replace(msg, payload=decode_payload(msg.data))
 
+    def described(self, delivered: QueueMessage | MalformedEntry) -> tuple[str, int]:
+        """Always the first attempt: nothing counts those of earlier materialisations."""
+        return f"entry {delivered.id} of {self}", 1
+
     def __str__(self) -> str:
         return f"stream {self.stream!r} from {self._retained.ids[0]} to {self._retained.ids[1]}"
 
