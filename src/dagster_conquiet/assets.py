@@ -38,6 +38,9 @@ def build_drain_asset(
     With `partitions_def`, a materialisation handles again what the stream still has of its partitions, also
     what the group has handled: of a time window by the times in the entry ids, else of the keys by
     `partition_by`.
+
+    Examples:
+        >>> asset = build_drain_asset(orders, key="bills", group_name="shop")
     """
     partitions = options.get("partitions_def")
     if partition_by is None and not isinstance(partitions, dg.TimeWindowPartitionsDefinition | None):
@@ -56,6 +59,9 @@ def build_topic_drain_asset(
     The step owns the partition's lease meanwhile, so that two runs never drain one partition. A message
     that fails is tried again later, by a later run, and is a dead letter after `max_attempts`. With
     `backfill_policy=BackfillPolicy.single_run()` one step drains all partitions of a backfill, in turn.
+
+    Examples:
+        >>> asset = build_topic_drain_asset(shipments, key="shipped")
     """
     return _drain_asset(
         spec, key, {"partitions_def": partitions_of(spec.topic, spec.partitions)} | options, None

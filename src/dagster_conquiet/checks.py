@@ -26,6 +26,9 @@ def build_backlog_check(
 
     `options` of every check: `asset` (the stream's unless given), `severity` (WARN), `blocking` (false),
     `description`, `automation_condition`, and the others of `@asset_check`.
+
+    Examples:
+        >>> check = build_backlog_check(orders, asset="bills", max_lag=1_000)
     """
 
     def check(client: Client, _context: dg.AssetCheckExecutionContext) -> _Finding:
@@ -43,7 +46,11 @@ def build_backlog_check(
 def build_oldest_age_check(
     spec: AnySpec, *, max_age_s: float, name: str = "oldest_age", **options: Any
 ) -> dg.AssetChecksDefinition:
-    """Fails if a message has waited, or has been pending, for longer than `max_age_s`: also a single one."""
+    """Fails if a message has waited, or has been pending, for longer than `max_age_s`: also a single one.
+
+    Examples:
+        >>> check = build_oldest_age_check(orders, max_age_s=3_600)
+    """
 
     def check(client: Client, _context: dg.AssetCheckExecutionContext) -> _Finding:
         stats = backlog_of(client, spec)
@@ -62,6 +69,9 @@ def build_freshness_check(
 
     A quiet stream is fresh, and so is one where a single message fails while newer ones are handled;
     freshness by the age of the last run would call the first one stale.
+
+    Examples:
+        >>> check = build_freshness_check(orders, max_age_s=600)
     """
 
     def check(client: Client, _context: dg.AssetCheckExecutionContext) -> _Finding:

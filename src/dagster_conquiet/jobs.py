@@ -19,7 +19,11 @@ from dagster_conquiet.steps.runs import last_sign_of_life, runs_in_progress
 def build_drain_job(
     spec: DrainSpec, *, name: str | None = None, retry_policy: dg.RetryPolicy | None = None, **options: Any
 ) -> dg.JobDefinition:
-    """A job that drains the stream; `options` are those of `@job`."""
+    """A job that drains the stream; `options` are those of `@job`.
+
+    Examples:
+        >>> job = build_drain_job(orders)
+    """
     op = build_drain_op(spec, name=f"drain__{name or spec.name}", retry_policy=retry_policy)
     words = {"description": f"Drains {spec.stream!r} for {spec.group!r}."}
     return _job_of(op, spec, name or f"drain_{spec.name}", words | options)
@@ -32,6 +36,9 @@ def build_claim_stale_job(
 
     Nothing else takes a message from a step that was killed and not retried: schedule it. The defaults of its
     config are the limits of `spec.config` unless another one is given.
+
+    Examples:
+        >>> recovery = build_claim_stale_job(orders)
     """
     config_type = with_defaults(config or ClaimStaleConfig(**spec.config.model_dump()))
 
@@ -65,6 +72,9 @@ def build_claim_stale_schedule(
 
     A run that has written no event for `stalled_after_s` does not count: it was killed. `options` are those
     of `@schedule`, such as `name`, `tags` or `execution_timezone`.
+
+    Examples:
+        >>> schedule = build_claim_stale_schedule(build_claim_stale_job(orders), cron_schedule="*/10 * * * *")
     """
     defaults: dict[str, Any] = {"name": f"{job.name}_schedule", "description": job.description}
     # A schedule is not told its code location: another one's job of this name has another stream or group.
@@ -87,7 +97,11 @@ def build_claim_stale_schedule(
 def build_replay_dead_letters_job(
     spec: AnySpec, *, name: str | None = None, **options: Any
 ) -> dg.JobDefinition:
-    """A job that moves dead letters back to where they came from; its config is a `ReplayConfig`."""
+    """A job that moves dead letters back to where they came from; its config is a `ReplayConfig`.
+
+    Examples:
+        >>> replay = build_replay_dead_letters_job(orders)
+    """
 
     @dg.op(
         name=f"replay_dead_letters__{name or spec.name}",

@@ -20,6 +20,9 @@ def build_enqueue_op(spec: DrainSpec, *, name: str | None = None, **options: Any
     """An op that adds its input `payloads`, a list of dicts, to the stream and returns how many.
 
     Each payload is added once, however often the step or its run is retried. `options` are those of `@op`.
+
+    Examples:
+        >>> op = build_enqueue_op(orders)
     """
 
     defaults = {"description": f"Adds messages to {spec.stream!r}.", "tags": KIND_TAGS}
@@ -48,6 +51,9 @@ def build_drain_op(spec: DrainSpec, *, name: str | None = None, **options: Any) 
 
     Its config is a `DrainConfig` with the spec's values as defaults. `options` are those of `@op`, such as
     `retry_policy`; drains of one stream and group share a `pool`.
+
+    Examples:
+        >>> op = build_drain_op(orders)
     """
     config_type = with_defaults(spec.config)
     defaults = {"pool": spec.pool, "description": description_of(spec), "tags": KIND_TAGS}

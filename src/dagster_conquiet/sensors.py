@@ -122,6 +122,9 @@ def build_backlog_sensor(
         stalled_after_s: a run that has no live consumer in the group, and has written no event for this
             time, does not count as one in progress: it was killed, or does something else. One that is being
             launched has five minutes.
+
+    Examples:
+        >>> sensor = build_backlog_sensor(orders, build_drain_job(orders))
     """
     rules = _Rules(
         min_lag=min_lag,

@@ -25,6 +25,9 @@ def build_stream_asset(
 
     With a group, an observation has the group's lag too. `options` are those of `observable_source_asset`,
     such as `group_name`, `automation_condition` or `description`. Several of one stream are one asset.
+
+    Examples:
+        >>> asset = build_stream_asset("orders")
     """
     keys = resources or ResourceKeys()
 
@@ -47,6 +50,9 @@ def build_topic_asset(spec: TopicDrainSpec, **options: Any) -> dg.SourceAsset:
 
     The data version of a partition is the id of its last entry. Of a spec without `partitions`, an
     observation adds the partitions that the topic has got.
+
+    Examples:
+        >>> asset = build_topic_asset(shipments)
     """
     key, definition = stream_asset_key(spec.topic), partitions_of(spec.topic, spec.partitions)
 

@@ -20,6 +20,9 @@ def build_task_op(spec: TaskSpec, *, name: str | None = None, **options: Any) ->
     However often the step or its run is retried, there is one task at a time: an attempt waits for the task
     of an earlier one, and enqueues another only after one that failed, was revoked or has expired. A step
     that is cancelled revokes its task. `options` are those of `@op`, such as `retry_policy`.
+
+    Examples:
+        >>> op = build_task_op(TaskSpec(task="shop.total"))
     """
 
     words = f"Has task {spec.task!r} done by its workers."
@@ -47,6 +50,9 @@ def build_task_asset(
     Args:
         args: the task's arguments, or a function of the context, such as of its partition key.
         options: those of `@asset`, such as `deps`, `partitions_def` or `retry_policy`.
+
+    Examples:
+        >>> asset = build_task_asset(TaskSpec(task="shop.total"), key="total")
     """
 
     def materialise(context: dg.AssetExecutionContext) -> dg.Output[Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from conquiet.consume.channel import KeyOf
+from conquiet.consume.channel import KeyOf, described_entry
 from conquiet.consume.outcome import Ack, Outcome, Settlement, Skipped
 from conquiet.consume.report import Elsewhere
 from conquiet.errors import MalformedEntry, MalformedEntryError, MessageRejectedError
@@ -125,8 +125,7 @@ class RetainedChannel:
         return replace(msg, payload=decode_payload(msg.data))
 
     def described(self, delivered: QueueMessage | MalformedEntry) -> tuple[str, int]:
-        """Always the first attempt: nothing counts those of earlier materialisations."""
-        return f"entry {delivered.id} of {self}", 1
+        return described_entry(delivered, self)
 
     def __str__(self) -> str:
         return f"stream {self.stream!r} from {self._retained.ids[0]} to {self._retained.ids[1]}"
