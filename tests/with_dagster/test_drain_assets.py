@@ -275,11 +275,16 @@ def test_a_handler_that_cannot_be_named_or_called_is_refused_when_definitions_lo
 
 
 def test_a_handler_that_would_not_run_when_called_is_refused_when_definitions_load(stream):
-    async def bill(msg, session):
+    def bill(msg, session):
+        yield
+
+    async def bill_soon(msg, session):
         pass
 
     with pytest.raises(TypeError, match="would not run"):
         DrainSpec(stream=stream, group="billing", handler=bill)
+    with pytest.raises(TypeError, match="`async def` handler"):
+        DrainSpec(stream=stream, group="billing", handler=bill_soon)
 
 
 @pytest.mark.parametrize("config", [DrainConfig(), ClaimStaleConfig(), TopicDrainConfig()])
