@@ -55,13 +55,14 @@ class StreamChannel:
         *,
         max_deliveries: int | None,
         presence: Presence | None = None,
+        reads_new: bool = False,
     ) -> None:
         config = queue.config
         self._queue = queue
         self._presence = presence
         self._pages = deque(pages)
         self._after: str | None = None
-        self._reads_new = False
+        self._reads_new = reads_new
         self._max_deliveries = max_deliveries
         self._read_at = 0.0
         #: Messages that failed and stay pending.
@@ -90,9 +91,7 @@ class StreamChannel:
         dead = presence.dead if limits.take_over_dead else []
         pages += [_pages_of(presence, consumer) for consumer in dict.fromkeys((*take_over_from, *dead))]
         pages.append(lambda count, after: queue.claim_page(HANDED_BACK_IDLE_MS, count, after=after))
-        channel = cls(queue, pages, max_deliveries=limits.max_deliveries, presence=presence)
-        channel._reads_new = True
-        return channel
+        return cls(queue, pages, max_deliveries=limits.max_deliveries, presence=presence, reads_new=True)
 
     @classmethod
     def for_stale(cls, presence: Presence, limits: DrainLimits, min_idle_ms: int) -> StreamChannel:

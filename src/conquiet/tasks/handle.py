@@ -28,7 +28,13 @@ class ResultReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskHandle:
-    """The id of a task and where it is; costs nothing to keep or to make."""
+    """The id of a task and where it is; costs nothing to keep or to make.
+
+    Examples:
+        >>> handle = price.enqueue(3, 5)
+        >>> handle.result(timeout_s=60), handle.status().state
+        (15, <TaskState.SUCCEEDED: 'succeeded'>)
+    """
 
     id: str
     queue: str
