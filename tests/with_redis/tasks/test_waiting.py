@@ -168,10 +168,10 @@ def test_more_than_100_threads_wait_at_once(app: TaskApp, start: StartWorker) ->
         return of
 
     handles = number.enqueue_many({"of": each} for each in range(120))
-    pool: Any = app.client.connection_pool
+    client: Any = app.client
     with ThreadPoolExecutor(len(handles)) as threads:
         results = [threads.submit(handle.result, HANG_S) for handle in handles]
-        eventually(lambda: len(pool._in_use_connections) == 120)
+        eventually(lambda: len(client.connection_pool._in_use_connections) == 120)
         start()
 
         assert [result.result(HANG_S) for result in results] == list(range(120))
