@@ -76,17 +76,6 @@ class _SingleHandling:
     consumer: str
 
 
-class Described(Protocol):
-    """What runs in a context of its own, as a coroutine of a task beside others in one thread."""
-
-    @property
-    def log_fields(self) -> Mapping[str, Any]:
-        """Of `FIELDS` those that it knows."""
-
-
-#: Set by what runs many in one thread; a loop's thread needs none.
-in_context: ContextVar[Described] = ContextVar("conquiet_running")
-
 #: The loop of this thread; set once for many messages, as a context variable for each would cost too much.
 _thread = threading.local()
 
@@ -255,12 +244,9 @@ def _facts_in(record: logging.LogRecord) -> dict[str, Any]:
 
 def _current_facts() -> dict[str, Any]:
     handling: Handling | None = getattr(_thread, "handling", None)
-    facts: dict[str, Any] = {}
-    if handling is not None and (msg := handling.in_handler) is not None:
-        facts = _facts_of(msg) | {"consumer": handling.consumer}
-    elif (described := in_context.get(None)) is not None:
-        facts = dict(described.log_fields)
-    return facts | _trace_of(None)
+    if handling is None or (msg := handling.in_handler) is None:
+        return _trace_of(None)
+    return _facts_of(msg) | {"consumer": handling.consumer} | _trace_of(None)
 
 
 def _trace_of(context: Any) -> dict[str, Any]:

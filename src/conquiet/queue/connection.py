@@ -243,9 +243,13 @@ def longest_block_ms(client: Client, key: str) -> int | None:
     return max(1, int((timeout_s - margin_s) * 1000))
 
 
+_MOST_CONNECTIONS = 1 << 31
+
+
 def _open_single(url: str, *, single_connection_client: bool = False, **options: Any) -> redis.Redis:
-    # As `redis.Redis.from_url`, over a pool of ours.
-    pool = POOL.from_url(url, **options)
+    # As `redis.Redis.from_url`, over a pool of ours. A thread has one connection at most: with redis-py's
+    # bound of 100 the next thread that waits for a result would fail.
+    pool = POOL.from_url(url, **{"max_connections": _MOST_CONNECTIONS, **options})
     client = redis.Redis(connection_pool=pool, single_connection_client=single_connection_client)
     client.auto_close_connection_pool = True
     return client

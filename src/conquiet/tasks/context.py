@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from typing import Any, cast
-
-from conquiet.logs import in_context
+from typing import Any
 
 #: A task that reports its progress more often is written no more often than this.
 _PROGRESS_EVERY_S = 0.2
@@ -44,12 +42,6 @@ class TaskContext:
     )
     _written_at: float = 0.0
 
-    @property
-    def log_fields(self) -> dict[str, Any]:
-        """What log lines of it have."""
-        facts = {"task": self.name, "queue": self.queue, "attempt": self.attempt}
-        return facts | {"message_id": self.id, "consumer": self.worker}
-
     def progress(self, fraction: float, text: str = "") -> None:
         """Show how far the task is, from 0 to 1; written at most five times a second, and always at 1."""
         if not 0 <= fraction <= 1:
@@ -62,8 +54,7 @@ class TaskContext:
         self.write({"progress": json.dumps(facts)})
 
 
-#: The same as of the logs, whose lines name the task: also those of a coroutine beside others.
-_current = cast("ContextVar[TaskContext]", in_context)
+_current: ContextVar[TaskContext] = ContextVar("conquiet_task")
 
 
 def current_task() -> TaskContext:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from asyncio import to_thread
+from asyncio import CancelledError, current_task, to_thread
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -91,10 +91,13 @@ class TaskHandle:
     async def result_async(self, timeout_s: float | None = None) -> Any:
         """As `result`, for an event loop."""
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
-        results = self._app.async_results
+        results, before = self._app.async_results, _cancellations()
         async with results.changes_of(self.id, self.queue) as changes:
             while True:
                 status = await results.status(self.id, self.queue)
+                # redis-py waits with asyncio.wait_for, which before Python 3.12 may swallow one.
+                if _cancellations() > before:
+                    raise CancelledError
                 if status is not None and status.state.is_final:
                     break
                 left_s = LONGEST_WAIT_S if ends_at is None else ends_at - time.monotonic()
@@ -109,3 +112,9 @@ class TaskHandle:
         if status.state is not TaskState.SUCCEEDED:
             raise TaskFailedError(self.id, state=status.state, error=status.error or "no error is known")
         return self._app.result_of(status)
+
+
+def _cancellations() -> int:
+    """How often the running asyncio task was cancelled."""
+    task = current_task()
+    return 0 if task is None else task.cancelling()

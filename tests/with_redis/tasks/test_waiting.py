@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import redis
 
 from conquiet import EmbeddedServer, QueueError
 from conquiet.tasks import ResultTimeoutError, TaskApp, TaskFailedError
-from tests.eventually import HANG_S
+from tests.eventually import HANG_S, eventually
 from tests.with_redis.tasks.conftest import QUICK, StartWorker
 
 #: More than redis-py has connections for an event loop.
@@ -22,10 +23,6 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(HANG_S):
         while not condition():
             await asyncio.sleep(0.01)
-
-
-def connections(client: Any) -> int:
-    return int(client.info("clients")["connected_clients"])
 
 
 def test_hundreds_of_coroutines_wait_at_once_on_one_connection(app: TaskApp, start: StartWorker) -> None:
@@ -41,7 +38,7 @@ def test_hundreds_of_coroutines_wait_at_once_on_one_connection(app: TaskApp, sta
 
     async def wait_for_all() -> list[int]:
         waiting = asyncio.gather(*(handle.result_async(HANG_S) for handle in handles))
-        [shared] = [await _shared(app)]
+        shared = await _shared(app)
         await until(lambda: len(shared.waiting) == MANY)
         may_end.set()
         results: list[int] = await waiting
@@ -163,3 +160,18 @@ def test_another_server_has_connections_of_its_own(app: TaskApp, server_url: str
             await before.aclose()
 
     asyncio.run(run())
+
+
+def test_more_than_100_threads_wait_at_once(app: TaskApp, start: StartWorker) -> None:
+    @app.task
+    def number(of: int) -> int:
+        return of
+
+    handles = number.enqueue_many({"of": each} for each in range(120))
+    client: Any = app.client
+    with ThreadPoolExecutor(len(handles)) as threads:
+        results = [threads.submit(handle.result, HANG_S) for handle in handles]
+        eventually(lambda: len(client.connection_pool._in_use_connections) == 120)
+        start()
+
+        assert [result.result(HANG_S) for result in results] == list(range(120))

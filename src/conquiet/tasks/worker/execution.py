@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from contextlib import AbstractContextManager
 from typing import Any
 
+from conquiet.logs import naming_messages_of_tasks
 from conquiet.tasks.app import TaskApp
 from conquiet.tasks.errors import HardLimitPoolError
 from conquiet.tasks.message import TaskMessage
@@ -61,15 +62,17 @@ class AsyncExecution(ThreadExecution):
     def __init__(self) -> None:
         super().__init__()
         self._event_loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._event_loop.run_forever, name="conquiet-event-loop", daemon=True
-        )
+        self._thread = threading.Thread(target=self._serve, name="conquiet-event-loop", daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Any], soft_limit_s: float | None = None) -> Any:
         """As `Execution.run`."""
         limited = coroutine if soft_limit_s is None else within(coroutine, soft_limit_s)
         return asyncio.run_coroutine_threadsafe(limited, self._event_loop).result()
+
+    def _serve(self) -> None:
+        with naming_messages_of_tasks():
+            self._event_loop.run_forever()
 
     def close(self) -> None:
         """End the event loop."""
