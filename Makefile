@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # The versions that are tested; another file tries others, as CI does.
 CONSTRAINTS ?= constraints.txt
+EXTRAS ?= all,deploy,dev,dg
 # One process for Spark, one for Airflow, one for the other orchestrators, two for the rest: most of them wait.
 # JOBS=0 runs all in one.
 JOBS   ?= 5
@@ -12,13 +13,14 @@ JOBS   ?= 5
 # A shell that forbids bytecode makes every start compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test quick check chaos bench peers race profile format docs java chromium clean
+.PHONY: help demo test quick check matrix chaos bench peers race profile format docs java chromium clean
 
 help:
 	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick, ARGS=--cluster)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
 	@echo "make quick   without Airflow, Spark, chaos, crash points and pages, on one kind of server"
 	@echo "make check   format, lint, types, layers; prints figures of size and nesting"
+	@echo "make matrix  Airflow's classes on Airflow 3.1, 3.2, 3.3    (VERSIONS=3.1 for one)"
 	@echo "make format  formats, and fixes what the linter can fix"
 	@echo "make chaos   workers, servers, database fail at random     (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
@@ -28,7 +30,7 @@ help:
 	@echo "make docs    the documentation as a site, offline          (ARGS=--serve while you write)"
 	@echo "make chromium finds Chromium for the tests of the page, or installs it where it can"
 	@echo "make java    finds Java 17, or installs it where it can"
-	@echo "make clean   removes .venv and caches"
+	@echo "make clean   removes .venv, .venv-airflow and caches"
 
 demo: $(if $(findstring --quick,$(ARGS)),$(VENV)/.core,$(VENV)/.all java)
 	@$(BIN)/python -m examples.demo $(ARGS)
@@ -45,6 +47,9 @@ check: $(VENV)/.all
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@$(BIN)/python .ci/figures.py
+
+matrix: $(VENV)/.made
+	.ci/matrix $(or $(VERSIONS),3.1 3.2 3.3)
 
 chaos: $(VENV)/.all
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(ARGS)
@@ -81,7 +86,7 @@ $(VENV)/.core: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
 	$(call install,.[embedded],matplotlib psutil rich)
 
 $(VENV)/.all: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
-	$(call install,.[all$(comma)deploy$(comma)dev])
+	$(call install,.[$(EXTRAS)])
 	@touch $(VENV)/.core
 
 comma := ,
@@ -104,4 +109,4 @@ $(VENV)/spark.jsa: $(VENV)/.all | java
 	@$(BIN)/python -m tests.with_spark.class_archive $@ >/dev/null 2>&1 || echo "went without"
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site
+	rm -rf $(VENV) .venv-airflow .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

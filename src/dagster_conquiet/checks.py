@@ -12,7 +12,7 @@ from dagster_conquiet.asset_keys import stream_asset_key
 from dagster_conquiet.specs import AnySpec
 from dagster_conquiet.steps.backlog import backlog_of, dead_letter_count
 from dagster_conquiet.steps.committed import committed_of
-from dagster_conquiet.steps.metadata import backlog_metadata, lag_value
+from dagster_conquiet.steps.metadata import backlog_metadata, lag_value, page_link
 
 #: Whether it passed, a sentence, and the metadata.
 _Finding = tuple[bool, str, dict[str, Any]]
@@ -146,8 +146,10 @@ def _build_check(
     defaults: dict[str, Any] = {"blocking": False, "description": description}
 
     def run_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        with spec.resources.redis_of(context).connect() as client:
+        redis_streams = spec.resources.redis_of(context)
+        with redis_streams.connect() as client:
             passed, finding, metadata = check(client, context)
+        metadata |= page_link(spec.source)
         return dg.AssetCheckResult(passed=passed, severity=severity, description=finding, metadata=metadata)
 
     decorate = dg.asset_check(

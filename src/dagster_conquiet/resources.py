@@ -97,7 +97,10 @@ class DatabaseResource(dg.ConfigurableResource[Any]):
 
     def get_engine(self) -> Engine:
         if self._engine is None:
-            self._engine = create_engine(self.url, pool_size=self.pool_size, pool_pre_ping=True)
+            # Errors of statements, which Dagster keeps, would quote payloads.
+            self._engine = create_engine(
+                self.url, pool_size=self.pool_size, pool_pre_ping=True, hide_parameters=True
+            )
         return self._engine
 
     def dispose(self) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_conquiet.described import KIND_TAGS, KINDS
 from dagster_conquiet.steps.tasks import run_task_in_step
 from dagster_conquiet.task_spec import TaskSpec
 
@@ -24,12 +25,15 @@ def build_task_op(spec: TaskSpec, *, name: str | None = None, **options: Any) ->
         >>> op = build_task_op(TaskSpec(task="shop.total"))
     """
 
+    words = f"Has task {spec.task!r} done by its workers."
+    defaults: dict[str, Any] = {"tags": KIND_TAGS, "description": words}
+
     @dg.op(
         name=name or f"task__{spec.name}",
         required_resource_keys={spec.resources.redis},
         ins={"args": dg.In(dict[str, Any])},
         out=dg.Out(dg.Any),
-        **options,
+        **(defaults | options),
     )
     def run_task(context: dg.OpExecutionContext, args: dict[str, Any]) -> dg.Output[Any]:
         result, metadata = run_task_in_step(context, spec, args)
@@ -56,7 +60,8 @@ def build_task_asset(
         result, metadata = run_task_in_step(context, spec, given)
         return dg.Output(result, metadata=metadata)
 
-    defaults: dict[str, Any] = {"kinds": {"redis"}}
+    words = f"The result of task {spec.task!r}, made by its workers."
+    defaults: dict[str, Any] = {"kinds": KINDS, "description": words}
     asset: dg.AssetsDefinition = dg.asset(
         key=key or [spec.name], required_resource_keys={spec.resources.redis}, **(defaults | options)
     )(materialise)

@@ -58,7 +58,7 @@ COMMANDS = dict(commands())
 def test_every_command_is_there():
     assert {" ".join(words) for words in COMMANDS} == {
         *("up", "enqueue", "drain", "worker", "claim-stale", "stats", "pending", "trim", "watch", "doctor"),
-        *("peek", "show", "tail", "page"),
+        *("peek", "show", "tail", "page", "init", "dev", "work", "streams"),
         *("topics list", "topics create", "topics grow", "topics policies", "topics delete"),
         *("groups list", "groups create", "groups reset", "groups delete"),
         *("dlq list", "dlq show", "dlq replay", "dlq purge", "dlq trim"),

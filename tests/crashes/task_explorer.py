@@ -18,8 +18,8 @@ from conquiet.errors import ConquietError
 from conquiet.tasks import TaskState
 from conquiet.tasks.canvas import follow_ups
 from conquiet.tasks.worker.slot import RunningSlot, RunningTask
-from tests.crashes.explorer import FAILED, Explorer
-from tests.crashes.points import CRASHED, CrashPoints
+from conquiet.testing.crash_points import CRASHED, FAILED, CrashPoints
+from tests.crashes.explorer import Explorer
 from tests.crashes.site import Address
 from tests.crashes.task_site import CONSUMER, QUEUES, CountedPayloads, TaskSite, effects
 from tests.eventually import HANG_S, eventually

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     )
     from conquiet.operations.samples import SampleRing as SampleRing
     from conquiet.operations.schedule_runs import run_schedule_now as run_schedule_now
+    from conquiet.operations.streams import (
+        PlainStreams as PlainStreams,
+        is_plain_stream as is_plain_stream,
+        plain_streams as plain_streams,
+    )
 
 # On first use: a command that asks for the names of queues pays for no SQLAlchemy.
 _NAMES_OF = {
@@ -48,6 +53,7 @@ _NAMES_OF = {
     "rates": "Rates Sample rates_between take_samples",
     "samples": "SampleRing",
     "schedule_runs": "run_schedule_now",
+    "streams": "PlainStreams is_plain_stream plain_streams",
 }
 
 __all__, __getattr__, __dir__ = lazy_exports(__name__, _NAMES_OF)

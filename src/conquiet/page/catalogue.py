@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from redis.cluster import RedisCluster
 
 from conquiet.mq import Topics
-from conquiet.operations import queue_names
+from conquiet.operations import is_plain_stream, queue_names
 from conquiet.queue import Client
 from conquiet.queue.connection import as_text, run_command
 
@@ -26,11 +25,6 @@ _STEPS = 20
 #: The search begins anew after this time, and finds at most so many streams.
 _SEARCH_EVERY_S = 60.0
 _MOST_STREAMS = 20_000
-#: Streams of conquiet's own: partitions, dead letters, queues of tasks with all that is theirs.
-_OWN = re.compile(
-    r"stream:topic:.*(:p:\d+|:dlq)|conquiet:.*|.*\}:dlq|[^{}]+:\{[^{}]+\}:(\d|events|feed|dlq)"
-    r"|[^{}]+:(control|answers:\w+)|[^{}]+:beat:\{schedules\}:.*"
-)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,7 +74,7 @@ class Catalogue:
                 command = ("SCAN", self._cursor, "TYPE", "stream", "COUNT", _SCANNED_AT_ONCE)
                 reply: Any = run_command(client, *command, stream="(server)", group=None)
                 self._cursor = int(reply[0])
-                self._searching.update(name for name in map(as_text, reply[1]) if not _OWN.fullmatch(name))
+                self._searching.update(filter(is_plain_stream, map(as_text, reply[1])))
                 if self._cursor == 0 or len(self._searching) > _MOST_STREAMS:
                     self._found, self._searching, self._cursor = self._searching, set(), 0
                     self._next_search = time.monotonic() + _SEARCH_EVERY_S

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from redis.exceptions import ResponseError
+
 from conquiet.arguments import check_positive_int
 from conquiet.queue.batch_size import BATCH_BYTES, BatchSize
 from conquiet.queue.connection import AS_BYTES, AsyncClient, Client, as_text, visible_errors
@@ -95,6 +97,31 @@ async def peek_backlog_async(
         call = partial(client.execute_command, **AS_BYTES)
         steps = _backlog(stream, group.encode(), count_limit, is_group_needed=False)
         return await run_steps_async(call, steps)
+
+
+async def has_nothing_to_read_async(
+    client: AsyncClient, *, stream: str, group: str, counts_pending: bool
+) -> bool:
+    """Whether the server says in one command that the group has nothing; `False` if it does not know.
+
+    Args:
+        counts_pending: whether messages that were delivered and not acked are something.
+    """
+    with visible_errors("peek", stream=stream, group=group):
+        call = partial(client.execute_command, **AS_BYTES)
+        return await run_steps_async(call, _has_nothing(stream.encode(), group.encode(), counts_pending))
+
+
+def _has_nothing(stream: bytes, group: bytes, counts_pending: bool) -> Steps[bool]:
+    try:
+        infos = yield command("XINFO GROUPS", stream)
+    except ResponseError:
+        # There is no stream, or it is something else: the whole of it is read, and says so.
+        return False
+    for info in map(as_mapping, infos):
+        if info["name"] == group:
+            return info.get("lag") == 0 and not (counts_pending and info["pending"])
+    return False
 
 
 def _backlog(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -13,6 +13,7 @@ from conquiet.cli.drains import (
     HandlerName,
     InboxKeep,
     LimitOptions,
+    RetryOptions,
     UseInbox,
     chosen_inbox,
     loaded_handler,
@@ -51,6 +52,7 @@ def drain(
     name: Name,
     handler: HandlerName,
     limits: LimitOptions,
+    retry: RetryOptions,
     group: GroupOption = None,
     database: Database = None,
     inbox: UseInbox = False,
@@ -65,6 +67,9 @@ def drain(
     partition: Annotated[
         int | None, typer.Option("--partition", help="Topics: this partition alone, not all of them.")
     ] = None,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, help="Topics: so many partitions at once.")
+    ] = 1,
     until: _Until = "idle",
     group_start: _GroupStart = "start",
 ) -> int:
@@ -82,10 +87,22 @@ def drain(
     function, group, start = loaded_handler(handler), context.group(group), parse_position(group_start)
     with Stopping() as stopping, context.topic(name) as topic, context.engine(database) as engine:
         used = limits.drain_limits(stopping, idle_ms=idle)
-        consumer_name = consumer or unique_consumer_name("cli")
+        consumer_name = unique_consumer_name("cli") if consumer is None else consumer
         if topic.layout == "bare_stream":
-            if partition is not None or until != "idle":
-                raise UsageError(f"{name!r} is a plain stream: --partition and --until are for topics.")
+            if partition is not None or until != "idle" or parallel > 1:
+                raise UsageError(
+                    f"{name!r} is a plain stream: --partition, --parallel and --until are for topics."
+                )
+            if retry.are_given:
+                raise UsageError(
+                    f"{name!r} is a plain stream, where what fails stays pending: --max-attempts and the "
+                    "delays of retries are for topics, --max-deliveries is for streams."
+                )
+            if used.concurrency > 1 and used.order_by is None:
+                raise UsageError(
+                    f"{name!r} is a plain stream, whose messages have no keys: with --concurrency, give "
+                    "--order-by FIELD, or --no-order if nothing has to keep its order."
+                )
             into = require_engine(engine)
             if start != "start":
                 # The queue itself would create it at the beginning.
@@ -94,15 +111,14 @@ def drain(
             run = partial(consume.drain, queue, function, into, used, inbox=chosen_inbox(inbox, inbox_keep))
             return run_and_show(context, "stream", run)
         if used.max_deliveries is not None:
-            raise UsageError("--max-deliveries is for streams; a topic has its retry policy.")
-        config = ConsumerConfig(consumer_name=consumer_name, group_start=start)
-        how = {"inbox": chosen_inbox(inbox, inbox_keep), "config": config}
+            raise UsageError("--max-deliveries is for streams; a topic has --max-attempts.")
+        config = ConsumerConfig(consumer_name=consumer_name, group_start=start, retry=retry.policy())
+        how: dict[str, Any] = {"inbox": chosen_inbox(inbox, inbox_keep), "config": config}
         if partition is None:
-            run = partial(
-                drain_topic, topic, group, function, engine, used, until=cast("Until", until), **how
-            )
-        elif until != "idle":
-            raise UsageError("--until is for the whole topic, without --partition.")
+            how |= {"until": cast("Until", until), "parallel": parallel}
+            run = partial(drain_topic, topic, group, function, engine, used, **how)
+        elif until != "idle" or parallel > 1:
+            raise UsageError("--until and --parallel are for the whole topic, without --partition.")
         else:
             run = partial(drain_partition, topic, partition, group, function, engine, used, **how)
         return run_and_show(context, "topic", run, topic.partition_count)

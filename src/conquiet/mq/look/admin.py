@@ -81,10 +81,20 @@ class MqAdmin:
         sort: PendingSort = "idle",
         min_idle_ms: int = 0,
         consumer: str | None = None,
+        most_read: int | None = None,
     ) -> PendingPage:
-        """One page of what was delivered and not settled; delivers nothing and counts no delivery."""
+        """One page of what was delivered and not settled; delivers nothing and counts no delivery.
+
+        Args:
+            most_read: with `min_idle_ms`, look at so many at the most; without, the server looks at all.
+        """
         query = PendingQuery(
-            limit=limit, cursor=cursor, sort=sort, min_idle_ms=min_idle_ms, consumer=consumer
+            limit=limit,
+            cursor=cursor,
+            sort=sort,
+            min_idle_ms=min_idle_ms,
+            consumer=consumer,
+            most_read=most_read,
         )
         opened = self._open(topic)
         return pending_page(opened, group, partitions_with(opened, group), query)
