@@ -44,14 +44,18 @@ SECTIONS = {
         "airflow_provider_conquiet.operators.enqueue:EnqueueOperator",
         "airflow_provider_conquiet.operators.task:TaskOperator",
         "airflow_provider_conquiet.operators.dead_letters:ReplayDeadLettersOperator",
+        "airflow_provider_conquiet.operators.take:TakeOperator",
         "airflow_provider_conquiet.operators.trim:TrimOperator",
         "airflow_provider_conquiet.operators.consumers:PruneConsumersOperator",
         "airflow_provider_conquiet.operators.spark:SparkPublishOperator",
+        "airflow_provider_conquiet.sensors.ack_by_run:AckByRunSensor",
         "airflow_provider_conquiet.sensors.backlog:BacklogSensor",
         "airflow_provider_conquiet.sensors.drain:DrainSensor",
         "airflow_provider_conquiet.sensors.message:MessageSensor",
         "airflow_provider_conquiet.triggers.backlog:BacklogTrigger",
+        "airflow_provider_conquiet.triggers.match:MatchTrigger",
         "airflow_provider_conquiet.triggers.message:MessageTrigger",
+        "airflow_provider_conquiet.triggers.run:RunTrigger",
         "airflow_provider_conquiet.triggers.task:TaskTrigger",
     ),
     "Dagster": (
@@ -94,6 +98,14 @@ _IN_AIRFLOW = {
     "conquiet_task_id": "the id of the conquiet task that is waited for",
     "task_queue": "the queue of that task",
     "namespace": "that of its `TaskApp`",
+    "poke_interval": "as of Airflow's sensors: the seconds between two looks",
+    "mode": "as of Airflow's sensors",
+    "after": "of each stream, the entry id after which it reads",
+    "is_topic": "whether the streams are the partitions of a topic",
+    "match": "`package.module:function`, from payload to bool",
+    "equals": "instead of `match`, payload fields and the values that they must have",
+    "state": "what the run has taken, as `AckByRunSensor` gives it",
+    "messages": "the ids of what the run has taken",
 }
 _HEAD = """# Options
 

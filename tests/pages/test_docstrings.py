@@ -44,7 +44,7 @@ WITHOUT: dict[str, str] = {
         "StreamDrainComponent TopicDrainComponent build_dead_letter_check build_lag_growth_check "
         "build_spark_asset build_topic_backlog_sensor topic_partitions"
     ),
-    "airflow": ("SparkPublishOperator TaskTrigger"),
+    "airflow": "AckByRunSensor MatchTrigger RunTrigger SparkPublishOperator TakeOperator TaskTrigger",
 }
 
 
