@@ -44,7 +44,7 @@ def test_the_line_of_a_failed_message_names_it(queue, engine, lines, stream, spa
     with pytest.raises(ValueError, match="no such customer"):
         drain(queue, fail, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="raise"))
 
-    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.engine"]
+    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.conclusions"]
     assert {name: line[name] for name in ("level", "stream", "group", "message_id", "consumer")} == {
         "level": "warning",
         "stream": stream,
@@ -68,7 +68,7 @@ def test_without_tracing_the_line_is_the_same_but_for_the_trace(queue, engine, l
     with pytest.raises(ValueError, match="no such customer"):
         drain(queue, fail, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="raise"))
 
-    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.engine"]
+    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.conclusions"]
     assert line["message_id"] == entry_id
     assert "trace_id" not in line
 
@@ -121,7 +121,7 @@ def test_an_application_may_give_its_records_any_of_our_names(queue, engine, lin
         drain(queue, fail_the_first, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="continue"))
 
     assert raised.value.report.handled == 1
-    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.engine"]
+    (line,) = [line for line in lines() if line["logger"] == "conquiet.consume.conclusions"]
     assert (line["stream"], line["message_id"]) == (stream, entry_id)
     assert line["trace_id"] == "the application's"
     assert "conquiet" not in line
@@ -131,7 +131,7 @@ def test_a_log_that_cannot_be_written_decides_about_no_message(queue, engine, ca
     def refuse(_record):
         raise RuntimeError("the filter is broken")
 
-    log = logging.getLogger("conquiet.consume.engine")
+    log = logging.getLogger("conquiet.consume.conclusions")
     log.addFilter(refuse)
     queue.enqueue_many([{"n": 1}, {"n": 2}])
 
@@ -149,8 +149,8 @@ def test_a_line_of_ours_names_the_place_that_logged_it(queue, engine, caplog):
     with pytest.raises(ValueError, match="no such customer"):
         drain(queue, fail, engine, DrainLimits(max_messages=10, idle_ms=20, on_error="raise"))
 
-    (record,) = [record for record in caplog.records if record.name == "conquiet.consume.engine"]
-    assert (record.module, record.funcName) == ("engine", "_log_failure")
+    (record,) = [record for record in caplog.records if record.name == "conquiet.consume.conclusions"]
+    assert (record.module, record.funcName) == ("conclusions", "_log_failure")
 
 
 def test_the_filter_gives_the_fields_of_our_own_lines_too(queue, engine):
@@ -159,7 +159,7 @@ def test_the_filter_gives_the_fields_of_our_own_lines_too(queue, engine):
     handler = logging.StreamHandler(written)
     handler.addFilter(MessageFilter())
     handler.setFormatter(logging.Formatter("%(group)s %(message_id)s %(topic)s"))
-    log = logging.getLogger("conquiet.consume.engine")
+    log = logging.getLogger("conquiet.consume.conclusions")
     log.addHandler(handler)
 
     with pytest.raises(ValueError, match="no such customer"):
@@ -217,7 +217,7 @@ def test_a_dead_letter_without_an_error_is_logged_with_its_reason(queue, engine,
 
     drain(queue, lambda _msg, _session: DeadLetter("no such customer"), engine, DrainLimits(idle_ms=20))
 
-    (record,) = [record for record in caplog.records if record.name == "conquiet.consume.engine"]
+    (record,) = [record for record in caplog.records if record.name == "conquiet.consume.conclusions"]
     assert record.getMessage().endswith(
         "failed at attempt 1 and becomes a dead letter (DeadLetter: no such customer)"
     )

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from conquiet.consume.engine import DrainLoop
 from conquiet.consume.handler_kinds import PayloadType, new_handling
 from conquiet.consume.handling import Handler
-from conquiet.consume.limits import DrainLimits
+from conquiet.consume.limits import DrainLimits, check_limits
 from conquiet.consume.presence import Presence
 from conquiet.consume.report import DrainReport
 from conquiet.consume.stream_channel import StreamChannel
@@ -56,7 +56,8 @@ def drain(
             back.
     """
     _check_queue(queue)
-    limits = limits or DrainLimits()
+    limits = DrainLimits() if limits is None else limits
+    check_limits(limits)
     with _handling(queue, handler, engine, inbox, payload) as handling, Presence(queue) as presence:
         channel = StreamChannel.for_drain(presence, limits, take_over_from)
         return DrainLoop(channel, handling, limits).run()
@@ -80,7 +81,8 @@ def drain_stale(
         min_idle_ms: the queue's `claim_idle_ms` unless given; longer than the longest handler.
     """
     _check_queue(queue)
-    limits = limits or DrainLimits()
+    limits = DrainLimits() if limits is None else limits
+    check_limits(limits)
     min_idle_ms = queue.config.claim_idle_ms if min_idle_ms is None else min_idle_ms
     with _handling(queue, handler, engine, inbox, payload) as handling, Presence(queue) as presence:
         channel = StreamChannel.for_stale(presence, limits, min_idle_ms)

@@ -31,6 +31,8 @@ class PayloadType:
     def __post_init__(self) -> None:
         if self.codec is None:
             object.__setattr__(self, "codec", StandardCodec())
+        if isinstance(self.kind, str):
+            raise TypeError(f"payload must be a type, as a dataclass or a model, got the str {self.kind!r}")
         if isinstance(self.codec, StandardCodec):
             self.codec.check_type(self.kind)
 

@@ -93,6 +93,14 @@ class StandardCodec:
             raise TypeError(text) from misfit.__cause__
 
 
+def check_codec(codec: object) -> None:
+    """Refuse what is neither a codec nor `None`."""
+    has_both = callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))
+    if codec is not None and (isinstance(codec, type) or not has_both):
+        of_class = f": write {codec.__name__}()" if isinstance(codec, type) and has_both else ""
+        raise TypeError(f"codec must be an object with encode and decode, got {codec!r:.100}{of_class}")
+
+
 _STANDARD = StandardCodec()
 #: What the classes of dataclasses and models have.
 _OF_TYPED = ("__dataclass_fields__", "__pydantic_fields__", "__struct_fields__")

@@ -155,7 +155,10 @@ def check_client(client: object) -> None:
     if isinstance(client, Client):
         return
     if isinstance(client, redis.asyncio.Redis | redis.asyncio.RedisCluster):
-        raise TypeError("client must be a redis.Redis or RedisCluster, not one of redis.asyncio")
+        raise TypeError(
+            "client must be a redis.Redis or RedisCluster, not one of redis.asyncio: "
+            "for that there are AsyncQueue and AsyncProducer"
+        )
     of_url = "; `open_client(url)` makes one" if isinstance(client, str) else ""
     raise TypeError(f"client must be a redis.Redis or RedisCluster, got {shown(client)}{of_url}")
 

@@ -57,7 +57,7 @@ class PartitionConsumer(Background):
     ) -> None:
         """Make a consumer; handler and payload are as in `drain`."""
         check_topic_part("group", group)
-        self.config = config = config or ConsumerConfig()
+        self.config = config = ConsumerConfig.of(config)
         payload_type = None if payload is None else PayloadType(payload, config.codec)
         self._new_handling = partial(new_handling, handler, engine, inbox, payload=payload_type)
         # It checks its arguments; each partition's thread has one of its own.
