@@ -138,7 +138,7 @@ def open_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Client:
 def open_async_client(url: str, *, block_ms: int = 5_000, **options: Any) -> AsyncClient:
     """As `open_client`, for an event loop; close it with `aclose()`."""
     options = {"retry": AsyncRetry(NoBackoff(), 0), **options}
-    kinds = (redis.asyncio.Redis.from_url, redis.asyncio.RedisCluster.from_url, AsyncSentinel)
+    kinds = (_open_async_single, redis.asyncio.RedisCluster.from_url, AsyncSentinel)
     client: AsyncClient = _open(url, block_ms, options, *kinds)
     return client
 
@@ -234,6 +234,12 @@ def _open_single(url: str, *, single_connection_client: bool = False, **options:
     pool = POOL.from_url(url, **options)
     client = redis.Redis(connection_pool=pool, single_connection_client=single_connection_client)
     client.auto_close_connection_pool = True
+    return client
+
+
+def _open_async_single(url: str, **options: Any) -> redis.asyncio.Redis:
+    # As many connections as a plain client may have: with redis-py's 100, more tasks than that would fail.
+    client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, **{"max_connections": 2**31, **options})
     return client
 
 
