@@ -158,22 +158,22 @@ class WithBytes:
     [
         (
             dataclasses.replace(ORDER, lines=[LINE, LINE, LINE, Line("a", 1.5)]),  # type: ignore[arg-type]
-            r"^payload\.lines\[3\]\.price is the float 1\.5, no Decimal$",
+            r"^payload\.lines\[3\]\.price is a float, no Decimal$",
         ),
-        ({"lines": [1, 2, 3, Line("a", 1.5)]}, r"^payload\['lines'\]\[3\]\.price is the float 1\.5"),  # type: ignore[arg-type]
-        (dataclasses.replace(ORDER, day=NOW), r"^payload\.day is the datetime .*, no date$"),
+        ({"lines": [1, 2, 3, Line("a", 1.5)]}, r"^payload\['lines'\]\[3\]\.price is a float"),  # type: ignore[arg-type]
+        (dataclasses.replace(ORDER, day=NOW), r"^payload\.day is a datetime, no date$"),
         (dataclasses.replace(ORDER, rest=NOW), r"^payload\.rest is a datetime, but no annotation says so"),
         (dataclasses.replace(ORDER, rest=[{"a": Color.RED}]), r"^payload\.rest\[0\]\['a'\] is a Color, but"),
         (dataclasses.replace(ORDER, number=float("nan")), r"^payload\.number "),
         (dataclasses.replace(ORDER, amounts=(1.0, float("inf"))), r"^payload\.amounts\[1\] is inf"),
         (Line("a", Decimal("NaN")), r"^payload\.price is NaN, which is equal to nothing"),
-        (WithUnion("2026-11-19"), r"^payload\.value is the str .*would not come back as one of its types"),
+        (WithUnion("2026-11-19"), r"^payload\.value is a str, which would not come back as one of its types"),
         (
             WithBytes(b""),
             r"^payload\.raw has the type bytes, which cannot be written as JSON.*; make it one of",
         ),
         ({"a": {1, 2}}, r"^payload\['a'\] is a set, which JSON does not have; make it one of"),
-        ({"a": {1: 2}}, r"^payload\['a'\]\[1\] is the int 1, no str"),
+        ({"a": {1: 2}}, r"^payload\['a'\]\[1\] is an int, no str"),
         ([1], r"^payload is a list; a payload is a dict, a dataclass or a model"),
     ],
 )
@@ -215,6 +215,8 @@ def test_a_payload_that_does_not_fit_is_an_error_with_the_path(payload_type, pay
         StandardCodec().decode(payload_type, payload)
 
     assert raised.value.path == path
+    assert raised.value.__cause__ is raised.value.__context__ is None
+    assert "three" not in str(raised.value)
     assert str(raised.value).startswith(f"payload{path} ")
 
 

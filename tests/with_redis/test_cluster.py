@@ -249,8 +249,8 @@ def test_an_event_loop_sends_to_streams_and_topics_of_every_node(cluster, stream
             Awaited(AsyncQueue(awaiting, stream), loop).enqueue_many([{"n": n} for n in range(5)])
         producer = Awaited(AsyncProducer(awaiting), loop)
         ids = producer.send_many(name, [{"n": n} for n in range(30)])
-        first = producer.send(name, {}, dedupe_id="d")
-        again = producer.send(name, {}, dedupe_id="d")
+        first = producer.send(name, {}, key="a", dedupe_id="d")
+        again = producer.send(name, {}, key="a", dedupe_id="d")
         loop.run(awaiting.aclose())
 
     assert [client.xlen(stream) for stream in streams] == [5] * len(streams)

@@ -46,8 +46,8 @@ def drain(
         inbox: skip the handler of messages that were handled before; `True` for an `Inbox()`.
         take_over_from: consumers that are known to be dead, as earlier tries of the same task: what they
             left is handled before new messages, and the group forgets their names.
-        payload: a type, as a dataclass or a model: `msg.payload` is one, by the queue's codec. A message that
-            does not fit it fails, as if the handler had raised.
+        payload: a type, as a dataclass or a model, or its import string: `msg.payload` is one, by the queue's
+            codec. A message that does not fit it fails, as if the handler had raised.
 
     Raises:
         ConsumerBusyError: another drain lives under this consumer's name.

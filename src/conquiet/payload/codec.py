@@ -74,7 +74,9 @@ class StandardCodec:
         try:
             return conversion_of(payload_type).load(payload)
         except Misfit as misfit:
-            raise PayloadTypeError(misfit.path, misfit.problem) from misfit.__cause__
+            error = PayloadTypeError(misfit.path, misfit.problem)
+        # Without a cause, whose text may quote the payload: the error is logged, and kept with a dead letter.
+        raise error
 
     def check_type(self, payload_type: Any) -> None:
         """Refuse a type that no payload could be read as, before the first message.

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from conquiet.consume import DrainLimits, DrainReport, drain
 from conquiet.consume.engine import DrainLoop
-from conquiet.consume.handler_kinds import new_handling
+from conquiet.consume.handler_kinds import PayloadType, new_handling
 from conquiet.consume.handling import Handler
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, DrainError
@@ -100,7 +100,7 @@ def run_drain(
     handler = timeline.counting(bound_handler(spec.load_handler(), context))
     engine = spec.resources.database_of(context).get_engine()
     try:
-        report = drain_it(handler=handler, engine=engine, inbox=spec.inbox)
+        report = drain_it(handler=handler, engine=engine, inbox=spec.inbox, payload=spec.payload)
     except DrainError as error:
         report = error.report
     after = peek_backlog(client, stream=report.stream, group=report.group)
@@ -152,9 +152,10 @@ def read_again_in_step(
     """
     with opened_step(context, spec, config) as (client, attempt, limits):
 
-        def read_again(handler: Handler, engine: Engine, inbox: Inbox | None) -> DrainReport:
+        def read_again(handler: Handler, engine: Engine, inbox: Inbox | None, payload: Any) -> DrainReport:
+            payload_type = None if payload is None else PayloadType(payload)
             channel = RetainedChannel(client, spec.stream, f"{spec.group}@{attempt.work_id}", retained)
-            with new_handling(handler, engine, inbox) as handling:
+            with new_handling(handler, engine, inbox, payload=payload_type) as handling:
                 return DrainLoop(channel, handling, limits).run()
 
         every = replace(spec, fail_when=lambda report: bool(report.failed) or report.stopped_by in _TOO_SOON)
