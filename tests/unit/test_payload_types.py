@@ -100,7 +100,7 @@ def through_json(value: Any, payload_type: Any = None) -> Any:
             number=2.0,
             rest={"a": [1, "b", None, 1.5]},
         ),
-        Model(at=NOW, Price="1.10", lines=[LINE]),
+        Model(at=NOW, Price=Decimal("1.10"), lines=[LINE]),
         Struct(NOW, Decimal("1.10")),
     ],
 )
@@ -191,7 +191,7 @@ def test_what_contains_itself_is_refused():
 
 
 def test_a_model_with_what_json_does_not_have_is_refused():
-    for value in (Model(at=NOW, Price=1, share=float("nan")), Struct(NOW, Decimal(1), float("nan"))):
+    for value in (Model(at=NOW, Price=Decimal(1), share=float("nan")), Struct(NOW, Decimal(1), float("nan"))):
         with pytest.raises(ValueError, match=r"payload\['share'\] is nan"):
             encode_payload(as_json_object(value, None))
 

@@ -94,7 +94,7 @@ class QueueConsumer:
         """
         if isinstance(handler, BatchHandler):
             raise TypeError(f"{handler!r} handles batches; here each message is handled by itself")
-        payload_type = None if payload is None else PayloadType(payload, self.queue.codec)
+        payload_type = PayloadType.of(payload, self.queue.codec)
         with new_handling(handler, engine, inbox, payload=payload_type) as handling:
             running = _Running(self.queue, handling)
             with naming_messages_of(running):

@@ -108,5 +108,4 @@ def _handling(
         raise TypeError(
             "a plain stream is drained into a database: engine must be a SQLAlchemy Engine, not None"
         )
-    payload_type = None if payload is None else PayloadType(payload, queue.codec)
-    return new_handling(handler, engine, inbox, payload=payload_type)
+    return new_handling(handler, engine, inbox, payload=PayloadType.of(payload, queue.codec))

@@ -108,7 +108,9 @@ class EventLoop:
 class _Loop(asyncio.SelectorEventLoop):
     """One for which no thread comes too late, as that of a driver whose connection was refused."""
 
-    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon_threadsafe(  # type: ignore[override]  # of any arguments
+        self, callback: Any, *arguments: Any, context: Any = None
+    ) -> asyncio.Handle:
         try:
             return super().call_soon_threadsafe(callback, *arguments, context=context)
         except RuntimeError:

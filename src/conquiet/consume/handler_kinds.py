@@ -39,6 +39,11 @@ class PayloadType:
         if isinstance(self.codec, StandardCodec):
             self.codec.check_type(self.kind)
 
+    @classmethod
+    def of(cls, kind: Any, codec: PayloadCodec | None) -> PayloadType | None:
+        """That of a `payload=`; `None` for dicts as they are."""
+        return None if kind is None else cls(kind, codec)
+
     def typed(self, msg: Any) -> Any:
         """The message with a value of the type."""
         assert self.codec is not None  # noqa: S101 -- for mypy: set above

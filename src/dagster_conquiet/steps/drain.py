@@ -153,7 +153,7 @@ def read_again_in_step(
     with opened_step(context, spec, config) as (client, attempt, limits):
 
         def read_again(handler: Handler, engine: Engine, inbox: Inbox | None, payload: Any) -> DrainReport:
-            payload_type = None if payload is None else PayloadType(payload)
+            payload_type = PayloadType.of(payload, None)
             channel = RetainedChannel(client, spec.stream, f"{spec.group}@{attempt.work_id}", retained)
             with new_handling(handler, engine, inbox, payload=payload_type) as handling:
                 return DrainLoop(channel, handling, limits).run()

@@ -66,10 +66,9 @@ def drain_partition(
     config.check_order(limits.order_by)
     if limits.max_deliveries is not None:
         raise ValueError("max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts")
-    payload_type = None if payload is None else PayloadType(payload, config.codec)
+    payload_type = PayloadType.of(payload, config.codec)
     # Before anything is acquired: it checks its arguments, and the database.
-    with new_handling(handler, engine, inbox, payload=payload_type):
-        pass
+    new_handling(handler, engine, inbox, payload=payload_type).prepare()
     # Longer than later on: there is no lease yet that has to be renewed.
     move_delayed(topic, budget_s=5.0)
     leases = ChannelLeases(topic, group, config)

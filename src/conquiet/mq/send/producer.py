@@ -221,7 +221,7 @@ class Producer:
 
 
 def _envelope(
-    partitioner: Partitioner, topic: Topic, message: Message, codec: PayloadCodec | None
+    partitioner: Partitioner, topic: Topic, message: Message, codec: PayloadCodec | None = None
 ) -> Envelope:
     partition = message.partition
     if partition is None:
