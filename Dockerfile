@@ -21,5 +21,5 @@ COPY --from=build /opt/venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1
 WORKDIR /opt/conquiet
 USER conquiet
-EXPOSE 3000 4000 7077 8080 8081 8974 9464
+EXPOSE 3000 4000 7077 8080 8081 8321 8974 9464
 CMD ["conquiet", "--help"]

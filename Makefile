@@ -12,10 +12,10 @@ JOBS   ?= 5
 # A shell that forbids bytecode makes every start compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test quick check chaos bench peers race profile format java clean
+.PHONY: help demo test quick check chaos bench peers race profile format java chromium clean
 
 help:
-	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick for plain workers)"
+	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick, ARGS=--cluster)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
 	@echo "make quick   without Airflow, Spark, chaos, crash points and pages, on one kind of server"
 	@echo "make check   format, lint, types, layers; prints figures of size and nesting"
@@ -25,13 +25,14 @@ help:
 	@echo "make peers   the same job on other queues                  (ARGS='--only dramatiq')"
 	@echo "make race    all of them, speed and kills, with a picture  (ARGS='--no-kills')"
 	@echo "make profile where the time of a message goes              (ARGS='--kind no-op')"
+	@echo "make chromium finds Chromium for the tests of the page, or installs it where it can"
 	@echo "make java    finds Java 17, or installs it where it can"
 	@echo "make clean   removes .venv and caches"
 
 demo: $(if $(findstring --quick,$(ARGS)),$(VENV)/.core,$(VENV)/.all java)
 	@$(BIN)/python -m examples.demo $(ARGS)
 
-test: $(VENV)/.all java $(VENV)/spark.jsa
+test: $(VENV)/.all java chromium $(VENV)/spark.jsa
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 quick: $(VENV)/.all
@@ -89,6 +90,9 @@ endef
 
 java:
 	@.ci/java
+
+chromium:
+	@.ci/chromium
 
 # Every Java process of the tests maps Spark's classes from it, instead of loading each of them anew.
 $(VENV)/spark.jsa: $(VENV)/.all | java

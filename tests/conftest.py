@@ -41,7 +41,7 @@ hypothesis.settings.load_profile("conquiet")
 #: What `--quick` leaves out: folders, files, groups of `pytest -n`, and each kind of server but one.
 _SLOW_FOLDERS = {"with_airflow", "with_spark", "packaging", "chaos", "crashes", "pages"}
 _SLOW_FILES = {"test_rights.py", "test_page.py", "test_large_messages.py", "test_replicas.py"}
-_SLOW_GROUPS = {"spark", "airflow", "orchestrators"}
+_SLOW_GROUPS = {"spark", "airflow", "orchestrators", "chromium"}
 _OTHER_SERVERS = set(REDIS_KINDS) - {"valkey"}
 
 MakeQueue = Callable[..., RedisStreamsQueue]

@@ -11,6 +11,8 @@ from conquiet import DrainLimits, Inbox, drain
 
 _CONCURRENCY = 4
 _BATCH_SIZE = 500
+#: What a drain handles unless its limits say otherwise, twice: its threads and their connections begin once.
+_MESSAGES = 2_000
 
 #: By database and whether there is an inbox: what several at once, and batches, must reach.
 _BARS = {
@@ -49,13 +51,14 @@ def _on(database: str, *, has_inbox: bool) -> list[Measurement]:
         against_raw(
             name=f"{database}: drain, {_CONCURRENCY} at once{with_inbox} / raw loop",
             ours=partial(drain_several, has_inbox=has_inbox),
-            messages=400,
+            messages=_MESSAGES,
             bar=several,
+            rounds=7,
         ),
         against_raw(
             name=f"{database}: drain in batches of {_BATCH_SIZE}{with_inbox} / raw loop",
             ours=partial(drain_batches, has_inbox=has_inbox),
-            messages=1_000,
+            messages=_MESSAGES,
             bar=batches,
             rounds=7,
         ),

@@ -49,20 +49,21 @@ _TASKS = f"{_HERE}.conquiet_tasks_app"
 _TASKS_WORKER = ("conquiet", "worker", f"{_TASKS}:app", "--concurrency", "1")
 
 SYSTEMS = [
-    System(
-        name="conquiet MQ, Inbox",
-        module=f"{_HERE}.conquiet_app",
-        worker=("python", "-m", f"{_HERE}.conquiet_app", "work"),
-        is_timed=False,
-        is_atomic=True,
-    ),
-    System(
-        name="conquiet drain, Inbox",
-        module=f"{_HERE}.conquiet_app",
-        worker=("python", "-m", f"{_HERE}.conquiet_app", "drain", "work"),
-        kind=("drain",),
-        is_timed=False,
-        is_atomic=True,
+    *(
+        System(
+            name=name,
+            module=f"{_HERE}.conquiet_app",
+            worker=("python", "-m", f"{_HERE}.conquiet_app", kind, "work"),
+            kind=(kind,),
+            is_timed=False,
+            is_atomic=kind != "plain",
+        )
+        for kind, name in (
+            ("mq", "conquiet MQ, Inbox"),
+            ("drain", "conquiet drain, Inbox"),
+            ("plain", "conquiet drain"),
+            ("batches", "conquiet drain, Inbox, a transaction per 100"),
+        )
     ),
     System(
         name="conquiet tasks",

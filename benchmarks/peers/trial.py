@@ -99,6 +99,8 @@ class Trial:
             if kind is not None:
                 database = stack.enter_context(effects_table(kind, self.directory))
                 environment |= {"PEERS_DATABASE": database.plain_url}
+            if is_best:
+                environment |= {"PEERS_BEST": "1"}
             self._enqueue(total, environment)
             options = self.system.best if is_best else ()
             for number in range(2 if is_best and not options else 1):

@@ -14,8 +14,9 @@ from benchmarks.bench import Bench
 from benchmarks.core.memory import status_mb
 from benchmarks.errors import BenchmarkError
 from benchmarks.measurement import Figure, Measurement
+from conquiet.cli.signals import received_signals
 from conquiet.tasks import Task, TaskApp, Worker, WorkerConfig, chord, group
-from conquiet.tasks.worker.run import received_signals, run_until_signals
+from conquiet.tasks.worker.run import run_until_signals
 
 _MEMBERS = 100_000
 

@@ -14,15 +14,17 @@ from types import FrameType
 
 from rich.console import Console
 
+from examples.demo.cluster import run_cluster
 from examples.demo.pipeline import run_pipeline
 from examples.demo.processes import DemoError
 from examples.demo.quick import run_quick
-from examples.demo.result import Plan, Result, print_result
+from examples.demo.result import Plan, print_result
 from examples.demo.stages import Stages
 from examples.demo.watcher import Timeline
 
 _ORDERS = 5_000
 _ORDERS_QUICK = 2_000
+_ORDERS_CLUSTER = 200_000
 _FEWEST = 200
 
 
@@ -34,9 +36,15 @@ def main() -> int:
     try:
         with _directory(options.keep, console) as directory:
             plan = Plan(orders=options.orders, directory=directory, is_one_lost=options.lose_one)
-            result = _run(plan, console, is_quick=options.quick)
-            how = "plain workers" if options.quick else "Airflow, Spark, Dagster"
-            title = f"{plan.orders:,} orders through {how}, one worker killed"
+            run, how = run_pipeline, "Airflow, Spark, Dagster, one worker killed"
+            if options.quick:
+                run, how = run_quick, "plain workers, one worker killed"
+            if options.cluster:
+                run, how = run_cluster, "Spark and three nodes, one executor killed"
+            timeline = Timeline()
+            with Stages(console, timeline) as stages:
+                result = run(plan, stages, timeline)
+            title = f"{plan.orders:,} orders through {how}"
             print_result(result, console, options.picture.absolute(), title=title)
     except DemoError as error:
         console.print(f"The demo stopped: {error}", style="red", markup=False, soft_wrap=True)
@@ -49,21 +57,22 @@ def main() -> int:
     return 0 if result.proof.is_right else 1
 
 
-def _run(plan: Plan, console: Console, *, is_quick: bool) -> Result:
-    timeline = Timeline()
-    with Stages(console, timeline) as stages:
-        return (run_quick if is_quick else run_pipeline)(plan, stages, timeline)
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
-    parser.add_argument(
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument(
+        "--cluster",
+        action="store_true",
+        help="Spark standalone and a Redis Cluster of three nodes, without Airflow and Dagster",
+    )
+    forms.add_argument(
         "--quick", action="store_true", help="plain workers only, without Airflow, Spark and Dagster"
     )
     parser.add_argument(
         "--orders",
         type=_count,
-        help=f"how many orders to send (default: {_ORDERS}, with --quick {_ORDERS_QUICK})",
+        help=f"how many orders to send (default: {_ORDERS}, with --quick {_ORDERS_QUICK}, with --cluster "
+        f"{_ORDERS_CLUSTER})",
     )
     parser.add_argument(
         "--picture",
@@ -77,7 +86,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the logs and the databases")
     options = parser.parse_args()
     if options.orders is None:
-        options.orders = _ORDERS_QUICK if options.quick else _ORDERS
+        of_form = _ORDERS_CLUSTER if options.cluster else _ORDERS
+        options.orders = _ORDERS_QUICK if options.quick else of_form
     return options
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperatorLink
 
+from airflow_provider_conquiet.plugins.page import is_page_enabled, page_address
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
@@ -28,15 +30,25 @@ _MAINTENANCE = "replaydeadlettersoperator-trimoperator-pruneconsumersoperator"
 
 
 def target_of(operator: BaseOperator) -> str:
-    """Where the button of an operator leads to: the one place that knows."""
+    """Where the button of an operator leads to: the one place that knows.
+
+    To its topic, stream or queue of tasks on the page, or without the page to the operator's documentation.
+    """
+    if is_page_enabled():
+        name = getattr(operator, "topic", None) or getattr(operator, "stream", None)
+        if isinstance(name, str) and name:
+            return page_address("topic", name=name)
+        queue = getattr(operator, "task_queue", None)
+        if isinstance(queue, str) and queue:
+            return page_address("queue", name=queue)
     return f"{_DOCS}#{_SECTIONS.get(type(operator).__name__, _MAINTENANCE)}"
 
 
 class DocumentationLink(BaseOperatorLink):
-    """From a task to what its operator does, and what its report means."""
+    """From a task to what it reads or fills: its topic, stream or queue on the page."""
 
     name = "conquiet"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The operator's own section."""
+        """As `target_of`."""
         return target_of(operator)

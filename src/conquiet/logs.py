@@ -16,8 +16,11 @@ from typing import Any, Protocol
 
 from conquiet.masking import mask
 
-#: What a record about a message has, `None` where unknown.
-FIELDS = ("topic", "stream", "partition", "group", "message_id", "consumer", "trace_id", "span_id")
+#: What a record about a message has, `None` where unknown; the last five are of tasks and of traces.
+FIELDS = (
+    *("topic", "stream", "partition", "group", "message_id", "consumer"),
+    *("task", "queue", "attempt", "trace_id", "span_id"),
+)
 
 #: The one attribute of our records that has them: an application's record factory may use the bare names,
 #: and `logging` refuses an `extra` that would overwrite anything.
@@ -72,6 +75,17 @@ class _SingleHandling:
     in_handler: Any
     consumer: str
 
+
+class Described(Protocol):
+    """What runs in a context of its own, as a coroutine of a task beside others in one thread."""
+
+    @property
+    def log_fields(self) -> Mapping[str, Any]:
+        """Of `FIELDS` those that it knows."""
+
+
+#: Set by what runs many in one thread; a loop's thread needs none.
+in_context: ContextVar[Described] = ContextVar("conquiet_running")
 
 #: The loop of this thread; set once for many messages, as a context variable for each would cost too much.
 _thread = threading.local()
@@ -212,7 +226,7 @@ def _facts_of(msg: Delivered) -> dict[str, Any]:
         "partition": getattr(msg, "partition", None),
         "group": msg.group,
         "message_id": msg.id,
-    }
+    } | getattr(msg, "log_fields", {})
 
 
 def _facts_in(record: logging.LogRecord) -> dict[str, Any]:
@@ -225,9 +239,12 @@ def _facts_in(record: logging.LogRecord) -> dict[str, Any]:
 
 def _current_facts() -> dict[str, Any]:
     handling: Handling | None = getattr(_thread, "handling", None)
-    if handling is None or handling.in_handler is None:
-        return _trace_of(None)
-    return _facts_of(handling.in_handler) | {"consumer": handling.consumer} | _trace_of(None)
+    facts: dict[str, Any] = {}
+    if handling is not None and (msg := handling.in_handler) is not None:
+        facts = _facts_of(msg) | {"consumer": handling.consumer}
+    elif (described := in_context.get(None)) is not None:
+        facts = dict(described.log_fields)
+    return facts | _trace_of(None)
 
 
 def _trace_of(context: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from conquiet.errors import SettingsError
-from conquiet.masking import mask, remember_url
+from conquiet.masking import mask, remember_secret, remember_url
 
 SERVER_BIN_VARIABLE = "CONQUIET_SERVER_BIN"
 CONFIG_VARIABLE = "CONQUIET_CONFIG"
@@ -48,10 +48,33 @@ class Settings:
     tracing: str = "off"
     #: The member of a plain stream's payload that carries the trace's context; without one, nothing does.
     tracing_field: str | None = None
+    #: Where the page is served, for links that lead there: http://queues.example.com
+    page_url: str | None = None
+    #: The page: the token of its operators; without one, each start makes a new one and prints it.
+    page_token: str | None = None
+    #: The token of those who may look, and not change anything.
+    page_viewer_token: str | None = None
+    #: Instead of tokens: a file of users, with a line name:role:hash for each.
+    page_users: str | None = None
+    #: Or the header in which a proxy says who is logged in, and the addresses of proxies that are believed.
+    page_user_header: str | None = None
+    page_proxies: str = "127.0.0.1"
+    #: With the header: the names of operators, with commas between them; * for everybody.
+    page_operators: str = ""
+    #: Signs what the page has a browser keep; without one, a restart logs everybody out.
+    page_secret: str | None = None
+    #: Names of fields whose values the page does not show, with commas between them.
+    page_mask: str = ""
+    #: Where a trace is shown: a URL with {trace_id} in it.
+    page_trace_url: str | None = None
+    #: A Prometheus with the figures of `conquiet metrics serve`, for the page's charts.
+    page_prometheus_url: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("redis_url", "database_url"):
             remember_url(getattr(self, name))
+        for name in ("page_token", "page_viewer_token", "page_secret"):
+            remember_secret(getattr(self, name))
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             if value not in choices:

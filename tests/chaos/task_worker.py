@@ -8,9 +8,10 @@ import sys
 import threading
 from typing import Any
 
+from conquiet.cli.signals import received_signals
 from conquiet.logs import log_to_stderr
 from conquiet.tasks import ProcessWorker, Worker, WorkerConfig
-from conquiet.tasks.worker.run import received_signals, run_until_signals
+from conquiet.tasks.worker.run import run_until_signals
 from tests.chaos.plan import open_database
 from tests.chaos.task_app import make_app
 from tests.chaos.task_plan import DB, HEARTBEAT_TTL_S, NAP, QUEUES, TaskWorkerOrder

@@ -187,3 +187,12 @@ def test_texts_for_people(run, tasks, worker):
     eventually(lambda: task_id in shown("tasks", "list"))
     assert "no answer" not in shown("workers", "ping", "--timeout", "10m")
     assert "thread" in shown("workers", "list")
+
+
+def test_a_queue_that_was_never_used_is_named_when_it_is_paused(run, tasks):
+    tasks.enqueue("add", {"a": 1}, queue="mail")
+
+    for words in (("pause", "mial"), ("resume", "mial"), ("rate", "add", "5/s", "--queue", "mial")):
+        out = run("workers", *words, "--namespace", tasks.namespace).out
+        assert "Nothing was ever enqueued to queue 'mial': `conquiet queues` lists those that were." in out
+    assert "Nothing was ever" not in run("workers", "pause", "mail", "--namespace", tasks.namespace).out

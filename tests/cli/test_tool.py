@@ -58,7 +58,7 @@ COMMANDS = dict(commands())
 def test_every_command_is_there():
     assert {" ".join(words) for words in COMMANDS} == {
         *("up", "enqueue", "drain", "worker", "claim-stale", "stats", "pending", "trim", "watch", "doctor"),
-        *("peek", "show", "tail"),
+        *("peek", "show", "tail", "page", "init", "dev", "work", "streams"),
         *("topics list", "topics create", "topics grow", "topics policies", "topics delete"),
         *("groups list", "groups create", "groups reset", "groups delete"),
         *("dlq list", "dlq show", "dlq replay", "dlq purge", "dlq trim"),
@@ -67,7 +67,7 @@ def test_every_command_is_there():
         *("tasks enqueue", "tasks list", "tasks show", "tasks result", "tasks revoke", "tasks retry"),
         *("tasks purge", "tasks purge-payloads"),
         *("beat", "schedule list", "schedule show", "schedule apply", "schedule delete", "schedule enable"),
-        *("schedule disable", "schedule next", "schedule dry-run"),
+        *("schedule disable", "schedule run", "schedule next", "schedule dry-run"),
         *("workers list", "workers ping", "workers pause", "workers resume", "workers rate", "workers stop"),
     }
 

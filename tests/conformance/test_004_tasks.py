@@ -20,6 +20,7 @@ from conquiet.tasks import (
     BeatCollector,
     BeatConfig,
     TaskApp,
+    TaskArgumentsError,
     TaskCollector,
     TaskContext,
     TaskFailedError,
@@ -100,6 +101,101 @@ def test_schema_twelve_fields_with_their_types(app: TaskApp) -> None:
         "visibilityTimeout": 30_000,
         "queue": "default",
         "meta": {"schemaVersion": 1, "batch": 5},
+    }
+
+
+def test_schema_name_is_the_qualified_task_name(app: TaskApp) -> None:
+    @app.task
+    def bill() -> None: ...
+
+    bill.enqueue()
+
+    assert bill.name == f"{__name__}.{bill.function.__qualname__}"
+    assert entry_of(app)["name"] == bill.name
+
+
+def test_schema_args_are_json_serialisable(app: TaskApp) -> None:
+    @app.task
+    def bill(order_id, amounts) -> None: ...  # type: ignore[no-untyped-def]
+
+    for not_json in (object(), {1, 2}, b"bytes", float("nan"), {1: "a number as a key"}, "\ud800"):
+        with pytest.raises(TaskArgumentsError):
+            bill.enqueue(7, not_json)
+    bill.enqueue(7, amounts=[1.5, None, {"a": True}])
+
+    assert entry_of(app)["args"] == {"order_id": 7, "amounts": [1.5, None, {"a": True}]}
+
+
+def test_schema_headers_are_metadata_as_trace_and_tenant(app: TaskApp, spans: Spans) -> None:
+    app.enqueue("any", headers={"tenant": "a"})
+
+    headers = entry_of(app)["headers"]
+    assert headers["tenant"] == "a"
+    assert headers["traceparent"].split("-")[1] == trace_of(spans.one("send"))
+
+
+def test_schema_enqueued_at_is_the_time_of_creation_in_utc(app: TaskApp) -> None:
+    before = datetime.now(UTC)
+    app.enqueue("any")
+
+    text = entry_of(app)["enqueuedAt"]
+    assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(text) <= datetime.now(UTC)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", text)
+
+
+def test_schema_priority_orders_what_waits_and_is_from_0_to_9(app: TaskApp, start: StartWorker) -> None:
+    order: list[int] = []
+
+    @app.task
+    def note(priority: int) -> None:
+        order.append(priority)
+
+    handles = [note.with_options(priority=one).enqueue(one) for one in (5, 0, 9)]
+    start()
+    for handle in handles:
+        handle.result(PATIENCE_S)
+
+    assert order == [9, 5, 0]
+    with pytest.raises(ValueError, match="priority"):
+        note.with_options(priority=10)
+
+
+def test_schema_max_retries_is_how_often_after_the_first_attempt(app: TaskApp, start: StartWorker) -> None:
+    attempts: list[int] = []
+
+    @app.task(retry=QUICK)
+    def fail(ctx: TaskContext) -> None:
+        attempts.append(ctx.attempt)
+        raise ValueError
+
+    start()
+    with pytest.raises(TaskFailedError):
+        fail.with_options(max_retries=2).enqueue().result(PATIENCE_S)
+
+    assert attempts == [0, 1, 2]
+
+
+def test_schema_queue_is_a_logical_name(app: TaskApp, start: StartWorker) -> None:
+    @app.task(queue="mail")
+    def work(ctx: TaskContext) -> str:
+        return ctx.queue
+
+    start(queues=("mail", "other"))
+
+    assert work.enqueue().result(PATIENCE_S) == "mail"
+    assert work.with_options(queue="other").enqueue().result(PATIENCE_S) == "other"
+
+
+def test_schema_meta_is_the_users_and_the_systems(app: TaskApp, start: StartWorker) -> None:
+    @app.task
+    def read(ctx: TaskContext) -> dict[str, Any]:
+        return dict(ctx.meta)
+
+    start()
+
+    assert read.with_options(meta={"batch": 5}).enqueue().result(PATIENCE_S) == {
+        "schemaVersion": 1,
+        "batch": 5,
     }
 
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import get_args
 
 from conquiet import EmbeddedServer
-from tests.crashes.points import Fault
+from conquiet.testing.crash_points import Fault
 from tests.crashes.worker import ALL_SCENARIOS, explorer_of
 
 

@@ -194,6 +194,7 @@ BEAT_SCENARIOS: dict[str, TaskScenario] = {
         recover=beat_again,
         effects=effects_of("a", "b"),
         states=Counter(succeeded=6),
+        needs_process=True,
     ),
     "beat_claim_without_result": TaskScenario(
         prepare=three_of_each_without_result,
@@ -201,6 +202,7 @@ BEAT_SCENARIOS: dict[str, TaskScenario] = {
         recover=beat_again,
         effects=effects_of("a", "b"),
         states=Counter(),
+        needs_process=True,
     ),
     "beat_clustered": TaskScenario(
         prepare=three_of_each,
@@ -208,6 +210,7 @@ BEAT_SCENARIOS: dict[str, TaskScenario] = {
         recover=beat_again_clustered,
         effects=effects_of("a", "b"),
         states=Counter(succeeded=6),
+        needs_process=True,
     ),
     "beat_clustered_without_result": TaskScenario(
         prepare=three_of_each_without_result,
@@ -215,6 +218,7 @@ BEAT_SCENARIOS: dict[str, TaskScenario] = {
         recover=beat_again_clustered,
         effects=effects_of("a", "b"),
         states=Counter(),
+        needs_process=True,
     ),
     "beat_messages": TaskScenario(
         prepare=three_messages,
@@ -222,6 +226,7 @@ BEAT_SCENARIOS: dict[str, TaskScenario] = {
         recover=beat_again_and_count_messages,
         effects=Counter(),
         states=Counter(),
+        needs_process=True,
     ),
     "beat_apply": TaskScenario(
         prepare=nothing,
@@ -229,6 +234,7 @@ BEAT_SCENARIOS: dict[str, TaskScenario] = {
         recover=apply_again_and_beat,
         effects=Counter((f"a:{_START_MS}", f"b:{_START_MS}")),
         states=Counter(succeeded=2),
+        needs_process=True,
     ),
 }
 

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from conquiet.testing.crash_points import Fault
 from tests.crashes.explorer import Exploration
-from tests.crashes.points import Fault
 from tests.crashes.worker import Worker
 
 #: Plain handlers, and `async def` ones over an AsyncEngine.

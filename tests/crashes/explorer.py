@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 import signal
-import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import redis.utils
 
 from conquiet import DrainLimits, OutboxRelay, drain, drain_stale
 from conquiet.queue import open_client
+from conquiet.testing.crash_points import (
+    CRASHED,
+    ENDED,
+    CrashPoints,
+    Fault,
+    last_point,
+    status_of_child,
+)
 from tests.crashes.invariants import broken_by_crash, broken_by_recovery, look
-from tests.crashes.points import CRASHED, CrashPoints, Fault
 from tests.crashes.site import Address, Site
 from tests.eventually import HANG_S, eventually
 
 # redis-py looks it up among the installed packages for every connection, and each point has some.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
-
-_ENDED = 0
-_FAILED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,7 @@ class Explorer:
         status = self._visit(most)
         if status == CRASHED:
             self._seen.violations.append(f"the scenario did not end within {most} points")
-        if status == _ENDED:
+        if status == ENDED:
             for point in range(1, most) if only is None else [only]:
                 if self._visit(point) != CRASHED:
                     break
@@ -141,25 +143,14 @@ class Explorer:
 
     def _run_child(self, point: int, address: Address, trace: Path) -> int:
         trace.touch()
-        pid = os.fork()
-        if pid == 0:
-            self._be_child(point, address, trace)
-        _, status = os.waitpid(pid, 0)
-        return os.waitstatus_to_exitcode(status)
+        run = functools.partial(self._be_child, point, address, trace)
+        return status_of_child(run, timeout_s=self._scenario.timeout_s)
 
-    def _be_child(self, point: int, address: Address, trace: Path) -> NoReturn:
-        # As above, and even in a call that never returns.
-        signal.alarm(self._scenario.timeout_s)
-        status = _FAILED
-        try:
-            site = self._open(address, client_name=address.stream)
-            points = self._points(point, trace)
-            points.watch(site.handler_engine)
-            status = self._run_to_the_end(site, points)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
+    def _be_child(self, point: int, address: Address, trace: Path) -> int:
+        site = self._open(address, client_name=address.stream)
+        points = self._points(point, trace)
+        points.watch(site.handler_engine)
+        return self._run_to_the_end(site, points)
 
     def _run_to_the_end(self, site: Site, points: CrashPoints) -> int:
         try:
@@ -167,14 +158,14 @@ class Explorer:
         except BaseException as error:
             if not points.is_reached or not self._may_raise(error):
                 raise
-        return CRASHED if points.is_reached else _ENDED
+        return CRASHED if points.is_reached else ENDED
 
     def _name_end(self, point: int, status: int, trace: Path) -> str:
-        *_, last = ["the start", *trace.read_text().splitlines()]
+        last = last_point(trace)
         if status == CRASHED:
             self._seen.points.append(last)
             return f"after point {point} ({last})"
-        if status != _ENDED:
+        if status != ENDED:
             self._seen.violations.append(f"the child ended with status {status} after {last}")
         return "after the end"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from conquiet.errors import ConquietError
+from conquiet.testing.crash_points import CrashPoints
 from tests.crashes.explorer import Explorer
 from tests.crashes.mq_invariants import (
     MqSnapshot,
@@ -18,7 +19,6 @@ from tests.crashes.mq_invariants import (
     look,
 )
 from tests.crashes.mq_site import HOUR_MS, MqSite
-from tests.crashes.points import CrashPoints
 from tests.crashes.site import Address
 from tests.eventually import HANG_S, eventually
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ from conquiet.errors import ConquietError
 from conquiet.tasks import TaskState
 from conquiet.tasks.canvas import follow_ups
 from conquiet.tasks.worker.slot import RunningSlot, RunningTask
+from conquiet.testing.crash_points import CRASHED, FAILED, CrashPoints
 from tests.crashes.explorer import Explorer
-from tests.crashes.points import CRASHED, CrashPoints
 from tests.crashes.site import Address
 from tests.crashes.task_site import CONSUMER, QUEUES, CountedPayloads, TaskSite, effects
 from tests.eventually import HANG_S, eventually
@@ -44,6 +45,8 @@ class TaskScenario:
     #: Whether it runs in a child of a process pool, whose parent settles what it left, and how.
     is_child: bool = False
     settle: Callable[[TaskSite, RunningTask | None], None] = TaskSite.settle_as_parent
+    #: Whether its process is changed by it, so that each point needs one of its own.
+    needs_process: bool = False
     has_inbox: bool = True
     has_outbox: bool = False
     max_points: int = 300
@@ -124,6 +127,8 @@ class TaskExplorer(Explorer):
 
     def _run_child(self, point: int, address: Address, trace: Path) -> int:
         if not self._scenario.is_child:
+            if self._fault == "lost_answer" and not self._scenario.needs_process:
+                return self._run_here(point, address, trace)
             return super()._run_child(point, address, trace)
         # Shared with what is forked.
         self._slot, file = RunningSlot.create()
@@ -131,6 +136,20 @@ class TaskExplorer(Explorer):
             status = super()._run_child(point, address, trace)
         self._has_died = status == CRASHED
         return status
+
+    def _run_here(self, point: int, address: Address, trace: Path) -> int:
+        """As a child, which lives on after this fault; a fork would take longer than the scenario."""
+        trace.touch()
+        points = self._points(point, trace)
+        with self._open(address, client_name=address.stream) as site:
+            points.watch(site.engine)
+            try:
+                return self._run_to_the_end(site, points)
+            except Exception:
+                traceback.print_exc()
+                return FAILED
+            finally:
+                points.unwatch()
 
     def _run_to_the_end(self, site: Any, points: CrashPoints) -> int:
         site.points = points

@@ -24,7 +24,7 @@ from conquiet.tasks.worker.config import WorkerConfig
 from conquiet.tasks.worker.execution import ThreadExecution
 from conquiet.tasks.worker.guard import DeadChild, TaskGuard
 from conquiet.tasks.worker.slot import RunningSlot, RunningTask
-from tests.crashes.points import CrashPoints
+from conquiet.testing.crash_points import CrashPoints
 from tests.crashes.site import Address, engine_at
 
 QUEUES = ("default", "other")

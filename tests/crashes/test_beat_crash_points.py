@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from conquiet.testing.crash_points import Fault
 from tests.crashes.beat_scenarios import BEAT_SCENARIOS, BEAT_WRONG_LOOPS
 from tests.crashes.conftest import Explore
-from tests.crashes.points import Fault
 
 
 @pytest.mark.parametrize("fault", ["crash", "lost_answer"])

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
+from conquiet.testing.crash_points import Fault
 from tests.crashes.conftest import KINDS, Explore
 from tests.crashes.explorer import Exploration
-from tests.crashes.points import Fault
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from conquiet.testing.crash_points import Fault
 from tests.crashes.conftest import Explore
-from tests.crashes.points import Fault
 from tests.crashes.task_scenarios import TASK_SCENARIOS
 from tests.crashes.task_wrong_loops import TASK_WRONG_LOOPS
 

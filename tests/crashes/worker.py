@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 from typing import Self
 
+from conquiet.testing.crash_points import Fault
 from tests.crashes.beat_scenarios import BEAT_SCENARIOS, BEAT_WRONG_LOOPS
 from tests.crashes.explorer import Exploration, Explorer
 from tests.crashes.mq_explorer import MqExplorer, MqScenario
 from tests.crashes.mq_scenarios import MQ_SCENARIOS
 from tests.crashes.mq_wrong_loops import MQ_WRONG_LOOPS
-from tests.crashes.points import Fault
 from tests.crashes.scenarios import SCENARIOS
 from tests.crashes.task_explorer import TaskExplorer, TaskScenario
 from tests.crashes.task_scenarios import TASK_SCENARIOS

@@ -26,7 +26,7 @@ def test_every_service_is_there():
         *("airflow-dag-processor", "airflow-triggerer"),
         *("dagster-code", "dagster-webserver", "dagster-daemon"),
         *("spark-master", "spark-worker"),
-        *("conquiet-metrics", "prometheus", "grafana"),
+        *("conquiet-metrics", "conquiet-page", "prometheus", "grafana"),
     }
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: A block that is a file of a project of its own, with tests.
+TEST_FILE = re.compile(r"# (test_\w+\.py)\n")
 
 
 def program_of(page: Path) -> str:
@@ -29,6 +34,7 @@ def program_of(page: Path) -> str:
     [
         pytest.param(page, marks=[pytest.mark.xdist_group("spark")] * ("pyspark" in page.read_text()))
         for page in PAGES
+        if not TEST_FILE.search(page.read_text())
     ],
     ids=lambda page: page.name,
 )
@@ -47,3 +53,32 @@ def test_every_block_of_the_page_runs(page, tmp_path_factory, monkeypatch):
                 raise
         else:
             break
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.xdist_group("orchestrators"))
+        for page in PAGES
+        if TEST_FILE.search(page.read_text())
+    ],
+    ids=lambda page: page.name,
+)
+def test_the_tests_of_the_page_pass(page, tmp_path):
+    for block in BLOCK.findall(page.read_text()):
+        name = re.match(r"# (\w+\.py)\n", block)
+        assert name, f"a block of {page.name} is no file:\n{block}"
+        (tmp_path / name[1]).write_text(block)
+    ours = ("AIRFLOW", "CONQUIET_", "PYTEST_")
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith(ours)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert len(list(tmp_path.glob("test_*.py"))) > 1

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import uuid
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import redis
 from sqlalchemy import Engine, select
 
+from airflow_provider_conquiet import testing
 from conquiet import QueueConfig, RedisStreamsQueue
 from tests.conftest import effects
 from tests.with_airflow import home
-
-if TYPE_CHECKING:
-    from airflow.sdk import DAG
 
 # Before any test module imports Airflow, which reads its settings then.
 home.choose()
@@ -31,34 +27,13 @@ RunDag = Callable[..., Any]
 @pytest.fixture(scope="session")
 def airflow_database() -> None:
     """Airflow's metadata database, made once for this process."""
-    from airflow.utils.db import initdb
-
-    initdb()
+    testing.init_database()
 
 
 @pytest.fixture
 def run_dag(airflow_database: None) -> RunDag:
-    """Runs a DAG as `dag.test()` does, with the DAG known to Airflow as from a file, and returns its run."""
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-
-    try:
-        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-    except ImportError:  # Airflow 3.1
-        from airflow.models.dagbag import DagBag, sync_bag_to_db  # type: ignore[no-redef]
-
-    def run(dag: DAG, **arguments: Any) -> Any:
-        DagBundlesManager().sync_bundles_to_db()
-        bag = DagBag(dag_folder=os.devnull)
-        bag.bag_dag(dag)
-        sync_bag_to_db(bag, "dags-folder", None)
-        before = signal.getsignal(signal.SIGTERM)
-        try:
-            return dag.test(**arguments)
-        finally:
-            # Airflow hands the signal to its task, also when that one is over.
-            signal.signal(signal.SIGTERM, before)
-
-    return run
+    """Runs a DAG as `dag.test()` does, and returns its run."""
+    return testing.run_dag
 
 
 @pytest.fixture
@@ -109,9 +84,7 @@ def notes(engine: Engine) -> Callable[[], list[str]]:
 
 def xcom(run: Any, task_id: str, map_index: int = -1) -> Any:
     """What the task returned."""
-    return run.get_task_instance(task_id, map_index=map_index).xcom_pull(
-        task_ids=task_id, map_indexes=map_index
-    )
+    return testing.DagTestBed.returned(run, task_id, map_index)
 
 
 def states(run: Any) -> dict[str, str]:

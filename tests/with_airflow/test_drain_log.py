@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 from airflow.sdk import DAG
@@ -207,8 +208,10 @@ def test_openlineage_gets_the_stream_and_its_row_counts(orders, stream, context)
     assert read.inputFacets["inputStatistics"].rowCount == 2
 
 
-def test_every_operator_has_a_link(stream):
+def test_every_operator_has_a_link(stream, monkeypatch):
     drain = drain_of(stream)
 
     assert [type(link) for link in drain.operator_extra_links] == [DocumentationLink]
+    assert target_of(drain) == f"/conquiet/topic?name={quote_plus(stream)}"
+    monkeypatch.setenv("AIRFLOW__CONQUIET__PAGE", "False")
     assert target_of(drain).endswith("docs/airflow.md#drainoperator-and-taskdrain")

@@ -39,6 +39,9 @@ def spark(tmp_path_factory) -> Iterator[Any]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        # Of the service for Spark Connect, if a test starts it.
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")
+        .config("spark.connect.grpc.binding.port", "0")
         # The JVM may be that of a page, which was started in a directory without these tests.
         .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parents[2]))
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
@@ -11,6 +12,10 @@ from conquiet import EmbeddedServer
 from conquiet.mq import Topics
 from conquiet.queue import open_client
 from conquiet.spark import publish, unpack
+from tests.with_spark.server_side import add_orders, numbers_in, streams_of
+from tests.with_spark.test_sources import batch_numbers
+from tests.with_spark.test_task_writer import DiedError, attempt_of
+from tests.with_spark.test_topic_column import send
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +50,23 @@ def test_a_plain_stream_of_a_cluster_is_written_and_read(spark, cluster_url):
 
     read = spark.read.format("redis-stream").options(url=cluster_url, stream="plain").load()
     assert sorted(json.loads(row.data)["number"] for row in read.collect()) == list(range(1_000))
+
+
+def test_streams_of_all_nodes_are_found_by_a_pattern_and_rows_go_to_topics_on_all_of_them(cluster_url):
+    with open_client(cluster_url) as client:
+        streams = [f"found:{number}" for number in range(9)]
+        for number, stream in enumerate(streams):
+            add_orders(client, stream, range(number, number + 1))
+        nodes = {client.get_node_from_key(stream).name for stream in streams}
+        topics = [Topics(client).create(f"named-{number}", partitions=3) for number in range(2)]
+        rows = [(topics[number % 2].name, number) for number in range(40)]
+        attempt = attempt_of()
+
+        with suppress(DiedError):
+            send(cluster_url, rows, attempt, dies_after=20)
+        send(cluster_url, rows, attempt)
+
+        assert len(nodes) == 3
+        assert batch_numbers(cluster_url, streamPattern="found:*") == list(range(9))
+        assert numbers_in(client, *streams_of(topics[0])) == list(range(0, 40, 2))
+        assert numbers_in(client, *streams_of(topics[1])) == list(range(1, 40, 2))

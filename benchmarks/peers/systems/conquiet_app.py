@@ -1,4 +1,4 @@
-"""conquiet without tasks: `drain N` and `N` send, `drain work` and `work` consume, with an inbox row each."""
+"""conquiet without tasks: `KIND N` sends, `KIND work` consumes; a kind is mq, drain, plain or batches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,24 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, event, text
 
 from benchmarks.peers.systems import effects
-from conquiet import DbSession, DrainLimits, Inbox, QueueConfig, RedisStreamsQueue, drain
+from conquiet import (
+    DbSession,
+    DrainLimits,
+    Inbox,
+    QueueConfig,
+    QueueMessage,
+    RedisStreamsQueue,
+    batch_handler,
+    drain,
+)
 from conquiet.errors import ConsumerBusyError
 from conquiet.mq import ConsumerConfig, PartitionConsumer, Producer, Topics
 from conquiet.queue import open_client
 
 _INSERT = text("INSERT INTO effects VALUES (:number)")
+_BATCH_SIZE = 100
+#: On two cores and in PostgreSQL, whose commits wait for its disk: so many messages at once in each process.
+_CONCURRENCY = 4 if os.environ.get("PEERS_BEST") and effects.DATABASE_URL.startswith("postgres") else 1
 
 
 def book(message: Any, session: DbSession) -> None:
@@ -25,6 +37,24 @@ def book(message: Any, session: DbSession) -> None:
     session.execute(_INSERT, message.payload)
     effects.work()
     effects.done()
+
+
+@batch_handler
+def book_all(messages: list[QueueMessage], session: DbSession) -> None:
+    """A batch, in the transaction of its inbox rows."""
+    for _ in messages:
+        effects.work()
+    session.execute(_INSERT, [message.payload for message in messages])
+    for _ in messages:
+        effects.work()
+        effects.done()
+
+
+@batch_handler
+def count_all(messages: list[QueueMessage], _session: DbSession) -> None:
+    """A batch without a database."""
+    for _ in messages:
+        effects.done()
 
 
 def count(_message: Any, _session: DbSession | None = None) -> None:
@@ -59,27 +89,39 @@ def _queue() -> RedisStreamsQueue:
     return RedisStreamsQueue.from_url(effects.REDIS_URL, config)
 
 
-def drain_for_ever() -> None:
+def drain_for_ever(kind: str) -> None:
     """Drain the stream again and again, as a task that is scheduled would."""
-    handler, inbox = (book, Inbox()) if effects.DATABASE_URL else (count, None)
+    book_or_count: Any = book if effects.DATABASE_URL else count
+    if kind == "batches":
+        book_or_count = book_all if effects.DATABASE_URL else count_all
+    inbox = Inbox() if effects.DATABASE_URL and kind != "plain" else None
+    limits = DrainLimits(
+        max_messages=None,
+        idle_ms=500,
+        batch_size=_BATCH_SIZE,
+        concurrency=_CONCURRENCY if kind != "batches" else 1,
+        order_by=False,
+    )
     database = engine()
     with _queue() as queue:
         while True:
             try:
-                drain(queue, handler, database, DrainLimits(max_messages=None, idle_ms=500), inbox=inbox)
+                drain(queue, book_or_count, database, limits, inbox=inbox)
             except ConsumerBusyError:
                 # The one that was killed counts as alive until its heartbeat is old.
                 time.sleep(0.2)
 
 
 if __name__ == "__main__":
-    kind, what = sys.argv[1:] if len(sys.argv) > 2 else ("mq", sys.argv[1])
-    if what == "work":
-        (drain_for_ever if kind == "drain" else consume)()
-    elif kind == "drain":
-        with _queue() as opened:
-            opened.enqueue_many({"number": number} for number in range(int(what)))
-    else:
+    kind, what = sys.argv[1:]
+    if what == "work" and kind == "mq":
+        consume()
+    elif what == "work":
+        drain_for_ever(kind)
+    elif kind == "mq":
         client = open_client(effects.REDIS_URL)
         Topics(client).create("peers", partitions=4)
         Producer(client).send_many("peers", [{"number": number} for number in range(int(what))])
+    else:
+        with _queue() as opened:
+            opened.enqueue_many({"number": number} for number in range(int(what)))

@@ -1,15 +1,35 @@
-"""ConquietPlugin: the provider's entry in Airflow's list of plugins."""
+"""ConquietPlugin: the provider's entry in Airflow's list of plugins, with the page."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.plugins_manager import AirflowPlugin
+
+from airflow_provider_conquiet.plugins.page import URL_PREFIX, AirflowPage, is_page_enabled
 
 
 class ConquietPlugin(AirflowPlugin):
-    """Shows that the provider is loaded, and adds nothing to a process that does not use it.
+    """Serves the page in the api-server; adds nothing to a process that does not use it.
 
-    Triggers, queues and assets are registered by `get_provider_info`. There is no web page: Airflow serves
-    the pages of plugins without a login.
+    Triggers, queues and assets are registered by `get_provider_info`. Airflow serves the pages of plugins
+    without a login: the page asks for Airflow's own.
     """
 
     name = "conquiet"
+    fastapi_apps: list[Any] = (
+        [{"app": AirflowPage(), "url_prefix": URL_PREFIX, "name": "conquiet"}] if is_page_enabled() else []
+    )
+    external_views: list[Any] = (
+        [
+            {
+                "name": "Queues",
+                "href": f"{URL_PREFIX}/",
+                "destination": "nav",
+                "category": "browse",
+                "url_route": "conquiet",
+            }
+        ]
+        if is_page_enabled()
+        else []
+    )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from conquiet.consume import DrainLimits, DrainReport
+    from conquiet.mq import RetryPolicy
 
 HandlerName = Annotated[
     str, typer.Option("--handler", help="The function: package.module:function.", metavar="MODULE:FUNCTION")
@@ -53,13 +54,15 @@ class LimitOptions:
     """The options of `DrainLimits`, which is not imported to show help: what is not given is as it says."""
 
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", min=0, help="Stop after so many; 0 is no limit.")
+        int | None,
+        typer.Option("--max-messages", min=0, help="Stop after so many; 0 is no limit; else 1,000."),
     ] = None
     max_duration: Annotated[
         int | None, duration_option("--max-duration", "Begin no message after this time.")
     ] = None
     max_failures: Annotated[
-        int | None, typer.Option("--max-failures", min=0, help="Stop after so many failures; 0 is no limit.")
+        int | None,
+        typer.Option("--max-failures", min=0, help="Stop after so many failures; 0 is no limit; else 10."),
     ] = None
     max_deliveries: Annotated[
         int | None,
@@ -116,6 +119,67 @@ class LimitOptions:
             if value is not None
         }
         return DrainLimits(should_stop=stopping.is_stopping, **chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOptions:
+    """The options of `RetryPolicy`: what is not given is as it says."""
+
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(
+            "--max-attempts", min=1, help="Attempts of a message, then it is a dead letter; else 5."
+        ),
+    ] = None
+    backoff: Annotated[
+        str | None,
+        typer.Option(
+            "--backoff",
+            help="Delay of retries: jitter, exponential or fixed; else jitter.",
+            metavar="HOW",
+        ),
+    ] = None
+    retry_delay: Annotated[
+        int | None, duration_option("--retry-delay", "The first delay, or the fixed one; else 1s.")
+    ] = None
+    max_retry_delay: Annotated[
+        int | None, duration_option("--max-retry-delay", "The longest delay; else 1m.")
+    ] = None
+
+    @property
+    def are_given(self) -> bool:
+        """Whether any of them is."""
+        return any(value is not None for value in asdict(self).values())
+
+    def policy(self) -> RetryPolicy:
+        """As consumers take it."""
+        from conquiet.mq import RetryPolicy
+
+        if self.backoff not in (None, "jitter", "exponential", "fixed"):
+            raise UsageError(f"--backoff must be jitter, exponential or fixed, got {self.backoff!r}.")
+        longest = self.max_retry_delay
+        if self.retry_delay is not None and longest is None:
+            # A first delay above the default of the longest one is meant to be so.
+            longest = max(self.retry_delay, RetryPolicy().max_delay_ms)
+        given: dict[str, Any] = {
+            "max_attempts": self.max_attempts,
+            "backoff": self.backoff,
+            "base_delay_ms": self.retry_delay,
+            "max_delay_ms": longest,
+        }
+        if self.retry_delay is not None and longest is not None and self.retry_delay > longest:
+            raise UsageError("--retry-delay must not be longer than --max-retry-delay.")
+        return RetryPolicy(**{name: value for name, value in given.items() if value is not None})
+
+    def as_arguments(self) -> list[str]:
+        """As they are typed."""
+        given = {
+            "--max-attempts": self.max_attempts,
+            "--backoff": self.backoff,
+            "--retry-delay": None if self.retry_delay is None else f"{self.retry_delay}ms",
+            "--max-retry-delay": None if self.max_retry_delay is None else f"{self.max_retry_delay}ms",
+        }
+        return [str(word) for pair in given.items() if pair[1] is not None for word in pair]
 
 
 def loaded_handler(reference: str) -> Callable[..., Any]:

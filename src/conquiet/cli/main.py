@@ -11,6 +11,7 @@ from conquiet.cli.commands.beat import beat
 from conquiet.cli.commands.claim_stale import claim_stale
 from conquiet.cli.commands.consumers import list_consumers, prune_consumers
 from conquiet.cli.commands.delayed import cancel_delayed, list_delayed
+from conquiet.cli.commands.dev import dev
 from conquiet.cli.commands.dlq import (
     list_letters,
     purge_letters,
@@ -22,7 +23,9 @@ from conquiet.cli.commands.doctor import doctor
 from conquiet.cli.commands.drain import drain
 from conquiet.cli.commands.enqueue import enqueue
 from conquiet.cli.commands.groups import create_group, delete_group, list_groups, reset_group
+from conquiet.cli.commands.init import init
 from conquiet.cli.commands.metrics import serve_metrics
+from conquiet.cli.commands.page import page
 from conquiet.cli.commands.peek import peek
 from conquiet.cli.commands.pending import pending
 from conquiet.cli.commands.queues import list_queues
@@ -34,10 +37,12 @@ from conquiet.cli.commands.schedule import (
     enable_schedule,
     list_schedules,
     next_times,
+    run_schedule,
     show_schedule,
 )
 from conquiet.cli.commands.show import show
 from conquiet.cli.commands.stats import stats
+from conquiet.cli.commands.streams import list_streams
 from conquiet.cli.commands.tail import tail
 from conquiet.cli.commands.task_letters import purge_payloads, purge_tasks, retry_tasks
 from conquiet.cli.commands.tasks import (
@@ -57,6 +62,7 @@ from conquiet.cli.commands.topics import (
 from conquiet.cli.commands.trim import trim
 from conquiet.cli.commands.up import up
 from conquiet.cli.commands.watch import watch
+from conquiet.cli.commands.work import work
 from conquiet.cli.commands.worker import worker
 from conquiet.cli.commands.workers import (
     list_workers,
@@ -71,8 +77,11 @@ from conquiet.cli.failures import ConquietGroup
 
 _COMMANDS: dict[str, Command] = {
     "up": up,
+    "init": init,
+    "dev": dev,
     "enqueue": enqueue,
     "drain": drain,
+    "work": work,
     "worker": worker,
     "beat": beat,
     "claim-stale": claim_stale,
@@ -83,7 +92,9 @@ _COMMANDS: dict[str, Command] = {
     "tail": tail,
     "trim": trim,
     "watch": watch,
+    "page": page,
     "doctor": doctor,
+    "streams": list_streams,
     "queues": list_queues,
 }
 _GROUPS: dict[tuple[str, str], dict[str, Command]] = {
@@ -137,6 +148,7 @@ _GROUPS: dict[tuple[str, str], dict[str, Command]] = {
         "delete": delete_schedule,
         "enable": enable_schedule,
         "disable": disable_schedule,
+        "run": run_schedule,
         "next": next_times,
         "dry-run": dry_run_file,
     },

@@ -57,16 +57,21 @@ def dead_letters(context: CommandContext, name: str) -> Iterator[DeadLetters]:
 
     Raises:
         UsageError: it is a queue of tasks, whose dead letters are tasks.
+        TopicError: there is no topic, no stream and no dead letter of this name.
     """
-    from conquiet.mq import DeadLetters
+    from conquiet.mq import DeadLetters, Topics
     from conquiet.operations import queue_names
 
     with context.topic(name) as topic:
-        if not _is_topic(topic.client, name) and name in (queue_names(topic.client) or ()):
+        try:
+            Topics(topic.client).check_exists(topic)
+        except TopicError:
+            if name not in (queue_names(topic.client) or ()):
+                raise
             raise UsageError(
                 f"{name!r} is a queue of tasks. Its dead letters: conquiet tasks list --queue {name} "
                 "--where dead_lettered, tasks show, tasks retry, tasks purge."
-            )
+            ) from None
         yield DeadLetters(topic)
 
 

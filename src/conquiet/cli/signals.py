@@ -1,9 +1,11 @@
-"""Stopping: a command that runs until a signal."""
+"""Stopping and received_signals: a command that runs until a signal."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 
@@ -36,3 +38,17 @@ class Stopping:
     def _restore(self, *_signal: object) -> None:
         self._has_come.set()
         self.__exit__()
+
+
+@contextmanager
+def received_signals() -> Iterator[list[int]]:
+    """Each SIGTERM and SIGINT that comes during the block, in order; neither does anything else."""
+    received: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    # A list: whatever has a lock could have it while the signal comes.
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -44,15 +44,18 @@ class AppOptions:
     @contextmanager
     def open(self, context: CommandContext) -> Iterator[TaskApp]:
         """The app on the server of the settings, for as long as the block lasts."""
+        with self.load(context) as app:
+            yield app
+
+    def load(self, context: CommandContext) -> TaskApp:
+        """The app on the server of the settings; the caller closes it."""
         from conquiet.tasks import TaskApp
 
         if self.app is None:
-            app = TaskApp(context.settings, namespace=self.namespace)
-        else:
-            from conquiet.tasks.worker.app_reference import load_app
+            return TaskApp(context.settings, namespace=self.namespace)
+        from conquiet.tasks.worker.app_reference import load_app
 
-            app = load_app(self.app)
-            if context.options.url is not None or context.options.config is not None:
-                app.use_server(context.settings.redis_url)
-        with app:
-            yield app
+        app = load_app(self.app)
+        if context.options.url is not None or context.options.config is not None:
+            app.use_server(context.settings.redis_url)
+        return app

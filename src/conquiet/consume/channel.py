@@ -168,5 +168,8 @@ class Channel(Protocol[M]):
     def as_delivered(self, msg: M) -> M:
         """The message without what its handler changed, to be handled again as the same attempt."""
 
+    def described(self, delivered: M | MalformedEntry) -> tuple[str, int]:
+        """What log lines call a delivery, and the number of its attempt."""
+
     def count_unavailable(self, messages: int) -> None:
         """So many messages wait since the database is unavailable, or refused them."""

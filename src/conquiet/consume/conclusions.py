@@ -13,8 +13,7 @@ from conquiet.consume.channel import M
 from conquiet.consume.handlers import OwnThread, Workers
 from conquiet.consume.loop_state import LoopState
 from conquiet.consume.outcome import Settlement
-from conquiet.consume.spans import Spans
-from conquiet.errors import DatabaseUnavailableError
+from conquiet.errors import DatabaseUnavailableError, MalformedEntry
 from conquiet.logs import MessageLog
 from conquiet.masking import mask
 
@@ -82,7 +81,7 @@ class Conclusions(Generic[M]):
                     kept.append(msg)
                 else:
                     self._tally.taken += 1
-                    self.record(settlement, msg.attempt)
+                    self.record(settlement, msg)
         except DatabaseUnavailableError as error:
             self._decisions.put_back([*kept, *left], error, self._queued, time.monotonic())
             return []
@@ -91,12 +90,12 @@ class Conclusions(Generic[M]):
             raise
         return kept
 
-    def record(self, settlement: Settlement, attempt: int) -> None:
+    def record(self, settlement: Settlement, delivered: M | MalformedEntry) -> None:
         """Count, log and settle with the next call what becomes of one message."""
         self._unsettled.add(settlement)
         self._tally.decided(settlement)
         if settlement.error is not None or settlement.kind == "dead_letter":
-            _log_failure(settlement, self._channel, attempt, self._spans)
+            self._log_failure(settlement, delivered)
 
     def _conclude(self, attempt: Attempt[M]) -> None:
         try:
@@ -114,18 +113,17 @@ class Conclusions(Generic[M]):
             self._decisions.put_back_alone(attempt, self._queued)
         for msg, settlement in zip(attempt.messages, settlements, strict=False):
             self._tally.taken += 1
-            self.record(settlement, msg.attempt)
+            self.record(settlement, msg)
             if self._decisions.aside.messages and settlement.outcome == "handled":
                 self._decisions.aside.suspect(attempt.since)
             if settlement.error is not None and self._raises:
                 raise settlement.error
 
-
-def _log_failure(settlement: Settlement, channel: object, attempt: int, spans: Spans) -> None:
-    reason = f" ({mask(settlement.reason)})" if settlement.reason else ""
-    _log.warning(
-        "entry %s of %s failed at attempt %s and %s%s",
-        *(settlement.entry_id, channel, attempt, _WHAT_FOLLOWS[settlement.kind], reason),
-        exc_info=settlement.error,
-        extra=spans.log_fields(settlement.entry_id),
-    )
+    def _log_failure(self, settlement: Settlement, delivered: M | MalformedEntry) -> None:
+        reason = f" ({mask(settlement.reason)})" if settlement.reason else ""
+        _log.warning(
+            "%s failed at attempt %s and %s%s",
+            *(*self._channel.described(delivered), _WHAT_FOLLOWS[settlement.kind], reason),
+            exc_info=settlement.error,
+            extra=self._spans.log_fields(settlement.entry_id, **getattr(delivered, "log_fields", {})),
+        )

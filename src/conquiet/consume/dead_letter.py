@@ -44,7 +44,7 @@ class Cause:
             message = mask(str(error))
         except Exception:  # noqa: BLE001 -- the user's; the traceback has the rest
             message = "<its str() failed>"
-        return cls(error_type=kind, message=message, traceback=trace)
+        return cls(error_type=kind, message=writable(message), traceback=writable(trace))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class GivenUp:
                 "lastConsumer": self.consumer,
                 "errorType": cause.error_type,
                 "errorMessage": short_text(cause.message),
-                "traceback": writable(cause.traceback),
+                "traceback": cause.traceback,
                 **content,
             }
         )

@@ -58,5 +58,5 @@ class Reads(Generic[M]):
         self._spans.received(batch.messages, started_ns)
         self._queued.extend(batch.messages)
         for entry in batch.malformed:
-            self._conclusions.record(self._channel.decide_malformed(entry), entry.delivery_count)
+            self._conclusions.record(self._channel.decide_malformed(entry), entry)
         return count

@@ -58,18 +58,18 @@ class Spans:
                 begun.append(processing)
             yield begun
 
-    def log_fields(self, entry_id: str) -> dict[str, Any]:
+    def log_fields(self, entry_id: str, **known: Any) -> dict[str, Any]:
         """The `extra` of a log line about an entry."""
         where = self._where
-        return message_fields(
-            context=self._contexts.get(entry_id),
-            topic=None if where.partition is None else where.destination,
-            stream=self._stream,
-            partition=where.partition,
-            group=where.group,
-            message_id=entry_id,
-            consumer=where.consumer,
-        )
+        facts = {
+            "topic": None if where.partition is None else where.destination,
+            "stream": self._stream,
+            "partition": where.partition,
+            "group": where.group,
+            "message_id": entry_id,
+            "consumer": where.consumer,
+        }
+        return message_fields(context=self._contexts.get(entry_id), **facts | known)
 
     def settled(self, settlements: Sequence[Settlement], started_ns: int, error: str | None = None) -> None:
         """A call that began then has settled these, or has failed."""

@@ -219,6 +219,11 @@ class StreamChannel:
     def count_unavailable(self, messages: int) -> None:
         """No metric: the drain ends with the error."""
 
+    def described(self, delivered: QueueMessage | MalformedEntry) -> tuple[str, int]:
+        """As `Channel.described`."""
+        attempt = delivered.delivery_count if isinstance(delivered, MalformedEntry) else delivered.attempt
+        return f"entry {delivered.id} of {self}", attempt
+
     def __str__(self) -> str:
         return f"stream {self.stream!r} for group {self._queue.config.consumer_group!r}"
 

@@ -66,6 +66,13 @@ class TransactionGuard:
         cls.open[id(guard._dbapi_connection)] = guard
         return guard
 
+    @classmethod
+    def note_statement(cls, dbapi_connection: object) -> None:
+        """A statement of ours is executed by the driver, where SQLAlchemy does not see it."""
+        guard = cls.open.get(id(dbapi_connection))
+        if guard is not None:
+            guard.has_executed = True
+
     def end(self) -> None:
         """Allow commits on the connection again, at the end of a DbSession."""
         if self.open.get(id(self._dbapi_connection)) is self:

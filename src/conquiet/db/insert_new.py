@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Executable, Table, insert, select
+from sqlalchemy import Executable, Table, bindparam, column, func, insert, select
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.dialects.postgresql import JSON
+from sqlalchemy.types import Text
 
 from conquiet.db.session import DbSession
 
@@ -19,8 +22,10 @@ def insert_new(session: DbSession, table: Table, rows: Sequence[Mapping[str, Any
     """
     dialect = session.connection.dialect
     key = next(iter(table.primary_key))
-    if dialect.name in ("postgresql", "sqlite") and dialect.insert_executemany_returning:
-        return set(session.execute(_insert_returning(table, dialect.name), rows).scalars())
+    if dialect.name == "postgresql" and dialect.insert_returning:
+        return set(session.scalars(_insert_on_postgresql(table), {"rows": json.dumps(rows)}))
+    if dialect.name == "sqlite" and dialect.insert_executemany_returning:
+        return set(session.execute(_insert_on_sqlite(table), rows).scalars())
     keys = [row[key.name] for row in rows]
     if dialect.name in ("mysql", "mariadb"):
         session.execute(_insert_or_keep(table), rows)
@@ -35,9 +40,18 @@ def insert_new(session: DbSession, table: Table, rows: Sequence[Mapping[str, Any
 
 
 @lru_cache(maxsize=16)
-def _insert_returning(table: Table, dialect: str) -> Executable:
-    insert_into = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    return insert_into(table).on_conflict_do_nothing().returning(*table.primary_key)
+def _insert_on_postgresql(table: Table) -> Executable:
+    # One parameter for all rows: thousands of them take the driver longer than the rows take the server.
+    columns = [column(one.name, one.type) for one in table.c]
+    records = func.json_to_recordset(bindparam("rows", type_=Text).cast(JSON)).table_valued(*columns)
+    rows = select(*records.render_derived(with_types=True).c)
+    insertion = postgresql.insert(table).from_select(list(table.c), rows)
+    return insertion.on_conflict_do_nothing().returning(*table.primary_key)
+
+
+@lru_cache(maxsize=16)
+def _insert_on_sqlite(table: Table) -> Executable:
+    return sqlite.insert(table).on_conflict_do_nothing().returning(*table.primary_key)
 
 
 @lru_cache(maxsize=16)

@@ -74,6 +74,8 @@ class TopicFacts:
     name: str
     partitions: int = 1
     length: int
+    #: Messages that wait to be added.
+    delayed: int = 0
     dead_letters: int
     has_retention: bool
     groups: tuple[GroupFacts, ...] = ()
@@ -138,6 +140,7 @@ def topic_facts(client: Client, topic: Topic | str) -> TopicFacts:
         name=opened.name,
         partitions=stats.partitions,
         length=stats.length,
+        delayed=stats.delayed,
         dead_letters=DeadLetters(opened).count(),
         has_retention=policies.has_retention,
         groups=tuple(groups),

@@ -12,7 +12,9 @@ from redis.exceptions import NoPermissionError
 
 from conquiet.errors import QueueError
 from conquiet.operations.findings import Finding, Level, loss_finding
+from conquiet.operations.rates import Sample
 from conquiet.queue import Client, ConsumerBacklog
+from conquiet.queue.backlog import as_mapping
 from conquiet.queue.connection import as_text, run_command
 from conquiet.queue.losses import Loss, losses_of
 
@@ -101,6 +103,37 @@ def queue_facts(client: Client, name: str, *, namespace: str = "tasks") -> Queue
         left_follow_ups=_left_follow_ups(client, keys),
         losses=_losses(client, keys),
     )
+
+
+def queue_sample(client: Client, name: str, *, namespace: str = "tasks") -> Sample:
+    """One queue of tasks as a sample: queued tasks are its lag, those that were read are pending."""
+    from conquiet.tasks.control.queues import read_stats
+    from conquiet.tasks.keys import QueueKeys
+
+    keys = QueueKeys(namespace, name)
+    stats = read_stats(client, keys)
+    infos = [
+        as_mapping(_call(client, "XINFO STREAM", keys.streams[one.priority], keys=keys))
+        for one in stats.priorities
+    ]
+    counts = [info.get("entries-added") for info in infos]
+    seconds, microseconds = _call(client, "TIME", keys=keys)
+    return Sample(
+        topic=queue_sample_name(name, namespace),
+        group="workers",
+        at_ms=int(seconds) * 1000 + int(microseconds) // 1000,
+        length=stats.queued + stats.in_flight + stats.waiting,
+        added=None if None in counts else sum(map(int, counts)),
+        lag=stats.queued,
+        pending=stats.in_flight + stats.waiting,
+        oldest_pending_age_ms=stats.oldest_age_ms,
+        dead_letters=stats.dead_letters,
+    )
+
+
+def queue_sample_name(name: str, namespace: str = "tasks") -> str:
+    """By which samples of a queue are known; no topic has such a name."""
+    return f"{namespace}:{{{name}}}"
 
 
 def check_queue(queue: QueueFacts) -> Iterator[Finding]:

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
         DataLossError as DataLossError,
         MalformedRowsError as MalformedRowsError,
         RowsDifferError as RowsDifferError,
+        RowsLostError as RowsLostError,
+    )
+    from conquiet.spark.query_metrics import (
+        QueryMetrics as QueryMetrics,
+        SourceBacklog as SourceBacklog,
+        source_backlogs as source_backlogs,
     )
     from conquiet.spark.task_rows import publish_tasks as publish_tasks
     from conquiet.spark.source import RedisStreamSource as RedisStreamSource, register as register
@@ -23,8 +29,9 @@ if TYPE_CHECKING:
 _NAMES_OF = {
     "database_sink": "drain_batch",
     "dataframes": "as_messages publish unpack",
-    "errors": "DataLossError MalformedRowsError RowsDifferError",
+    "errors": "DataLossError MalformedRowsError RowsDifferError RowsLostError",
     "source": "RedisStreamSource register",
+    "query_metrics": "QueryMetrics SourceBacklog source_backlogs",
     "task_rows": "publish_tasks",
 }
 

@@ -19,31 +19,64 @@ _PATIENCE_MS = 25_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamAddress:
-    """A server, and a stream or a topic."""
+    """A server, and a stream or a topic, several of them, or all whose names match a pattern."""
 
     url: str
     stream: str | None = None
     topic: str | None = None
+    streams: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    stream_pattern: str | None = None
+    topic_pattern: str | None = None
 
     def __post_init__(self) -> None:
         check_name("url", self.url)
-        if (self.stream is None) == (self.topic is None):
-            raise ValueError(
-                f"either stream or topic must be given, got stream={self.stream!r} and topic={self.topic!r}"
-            )
-        check_name("stream" if self.stream is not None else "topic", self.stream or self.topic)
+        for option, names in self.given.items():
+            for name in names:
+                check_name(option, name)
+        if len(self.given) > 1:
+            raise self.must_be_given()
+
+    @property
+    def given(self) -> dict[str, tuple[str, ...]]:
+        """Each option of a place that is set, with its names."""
+        options = {
+            "stream": () if self.stream is None else (self.stream,),
+            "topic": () if self.topic is None else (self.topic,),
+            "streams": self.streams,
+            "topics": self.topics,
+            "streamPattern": () if self.stream_pattern is None else (self.stream_pattern,),
+            "topicPattern": () if self.topic_pattern is None else (self.topic_pattern,),
+        }
+        return {option: names for option, names in options.items() if names}
+
+    @property
+    def is_of_topics(self) -> bool:
+        """Whether entries have envelopes."""
+        return bool({"topic", "topics", "topicPattern"} & self.given.keys())
+
+    @property
+    def is_of_several(self) -> bool:
+        """Whether there may be more than one stream or topic."""
+        return not {"stream", "topic"} & self.given.keys()
+
+    @property
+    def place(self) -> str:
+        """The names, for people."""
+        return ",".join(name for names in self.given.values() for name in names)
+
+    def must_be_given(self) -> ValueError:
+        """The error of options that name no place, or several."""
+        given = ", ".join(f"{option}={','.join(names)!r}" for option, names in self.given.items())
+        return ValueError(
+            "either stream or topic must be given, or when reading one of streams, topics, streamPattern and "
+            f"topicPattern; got {given or 'none'}"
+        )
 
     def connect(self) -> Client:
         """A client for the server; RESP2, since replies are read as the bytes they come in."""
-        with visible_errors("connect", stream=self.stream or self.topic or "", group=None):
+        with visible_errors("connect", stream=self.place, group=None):
             return open_client(self.url, block_ms=_PATIENCE_MS, protocol=2)
-
-    def streams(self, client: Client) -> list[str]:
-        """The stream of each partition, in order."""
-        if self.topic is None:
-            return [self.stream or ""]
-        topic = open_topic(client, self.topic)
-        return [topic.keys.stream(partition) for partition in topic.partitions]
 
 
 def open_topic(client: Client, name: str) -> Topic:

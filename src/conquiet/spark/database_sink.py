@@ -47,7 +47,8 @@ def drain_batch(
 
     Args:
         handler: a function, or `package.module:function`.
-        name: of this query; with another one, or with a new checkpoint, every batch is new.
+        name: of this query; with another one, or with a new checkpoint, every batch is new. On Spark Connect
+            it is also the `queryName`.
         parts: how many transactions a batch has at most; a batch that has begun keeps its number.
         by: columns; rows that are equal in them belong to one part. Without it `stream` and `id` where the
             batch has them, else all columns.
@@ -60,8 +61,7 @@ def drain_batch(
         check_handler(handler)
 
     def drain(df: DataFrame, batch_id: int) -> None:
-        # `None` outside of a streaming query.
-        query: str | None = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        query = _query_of(df, name)
         stream = f"spark:{name}:{batch_id}" if query is None else f"spark:{query}:{name}:{batch_id}"
         count = _recorded_parts(Inbox(table=inbox_table), database_url, stream, parts)
 
@@ -138,6 +138,25 @@ class _Division:
     @property
     def identity(self) -> tuple[str, str]:
         return self.stream, "parts"
+
+
+def _query_of(df: DataFrame, name: str) -> str | None:
+    """The id that a query has from its checkpoint; `None` outside of a streaming query.
+
+    Raises:
+        ConquietError: on Spark Connect no query that runs has the name.
+    """
+    if not type(df).__module__.startswith("pyspark.sql.connect."):
+        query: str | None = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        return query
+    # There the function runs beside the query, in a process that knows the batch and the session alone.
+    ids = [str(query.id) for query in df.sparkSession.streams.active if query.name == name]
+    if len(ids) != 1:
+        raise ConquietError(
+            f"on Spark Connect drain_batch knows its query by its name: write .queryName({name!r}), which "
+            f"{len(ids)} active queries have"
+        )
+    return ids[0]
 
 
 def _divided(df: DataFrame, parts: int, by: Sequence[str] | None) -> DataFrame:

@@ -56,6 +56,23 @@ class MalformedRowsError(QueueError):
         )
 
 
+class RowsLostError(QueueError):
+    """The server had rows of a write, and has them no longer: a failover or a restart has lost them."""
+
+    def __init__(self, *, stream: str, rows: int) -> None:
+        self.rows = rows
+        super().__init__(
+            "XADD",
+            stream=stream,
+            group=None,
+            reason=(
+                f"the server has lost {rows} rows that it had confirmed, as in a failover to a replica that "
+                "lagged behind; when the task, the batch or the named write is run again, they are added "
+                "again. `minReplicas` waits for replicas"
+            ),
+        )
+
+
 class RowsDifferError(ConquietError):
     """Attempts of one task, or runs of one write, had different rows: entries of both are in the stream."""
 

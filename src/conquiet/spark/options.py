@@ -10,9 +10,12 @@ from typing import Any, Literal, TypeVar
 from conquiet.arguments import check_name, check_non_negative_int, check_positive_int
 from conquiet.queue.replicas import ReplicaWait
 from conquiet.spark.address import StreamAddress
+from conquiet.spark.entry_ids import first_id_of
 
 #: Spark's own, handed over beside ours.
 _OF_SPARK = frozenset(("path", "checkpointlocation", "queryname"))
+
+_PLACES = ("stream", "topic", "streams", "topics", "streamPattern", "topicPattern")
 
 _Options = TypeVar("_Options", bound="ReadOptions | WriteOptions")
 
@@ -24,23 +27,43 @@ class ReadOptions:
     address: StreamAddress
     start: str | None = None
     end: str | None = None
+    #: The fields of entries as columns: "*", or their names and types. Without it the field `data`.
+    fields: str | None = None
     #: About so many entries for one task.
     rows_per_split: int = 250_000
+    #: About so many tasks at least, if there are as many entries.
+    min_partitions: int = 1
     malformed: Literal["fail", "keep"] = "fail"
     fail_on_data_loss: bool = True
     #: At most so many entries in one micro-batch; of all of a topic's partitions together.
     max_offsets_per_trigger: int | None = None
+    #: A micro-batch waits for so many entries, but no longer than `max_trigger_delay_ms`.
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
+    #: How often the server's keys are searched for new streams that match `streamPattern`.
+    discovery_interval_ms: int = 30_000
     #: A group that is moved along with the query, so that its lag can be seen.
     commit_group: str | None = None
     #: How long an outage of the server may last before it fails a task or the query.
     retry_timeout_ms: int = 60_000
 
     def __post_init__(self) -> None:
+        if not self.address.given:
+            raise self.address.must_be_given()
         check_positive_int("rowsPerSplit", self.rows_per_split)
+        check_positive_int("minPartitions", self.min_partitions)
+        check_non_negative_int("maxTriggerDelayMs", self.max_trigger_delay_ms)
+        check_non_negative_int("discoveryIntervalMs", self.discovery_interval_ms)
+        if self.fields is not None and self.address.is_of_topics:
+            raise ValueError("fields is for streams: messages of a topic are JSON, which `unpack` reads")
         check_non_negative_int("retryTimeoutMs", self.retry_timeout_ms)
         _check_one_of("malformed", self.malformed, ("fail", "keep"))
         if self.max_offsets_per_trigger is not None:
             check_positive_int("maxOffsetsPerTrigger", self.max_offsets_per_trigger)
+        if self.min_offsets_per_trigger is not None:
+            check_positive_int("minOffsetsPerTrigger", self.min_offsets_per_trigger)
+            if self.min_offsets_per_trigger > (self.max_offsets_per_trigger or self.min_offsets_per_trigger):
+                raise ValueError("minOffsetsPerTrigger must not be above maxOffsetsPerTrigger")
         if self.commit_group is not None:
             check_name("commitGroup", self.commit_group)
 
@@ -54,7 +77,13 @@ class ReadOptions:
 class WriteOptions:
     """Where rows go, and how a row is recognised that was written before."""
 
+    #: Without a stream or topic each row names its topic in the column `topic`.
     address: StreamAddress
+    #: Columns that become fields of entries: "*", or their names. Without it the field `data`.
+    fields: str | None = None
+    #: Streams are trimmed to about so many entries, or to those from an id or a time on.
+    max_len: int | None = None
+    min_id: str | None = None
     #: "rows": what an earlier attempt of the same task added is not added again. "off": plain adding.
     dedupe: Literal["rows", "off"] = "rows"
     #: The name of this write; the same name in another run goes on where the first one failed.
@@ -76,6 +105,11 @@ class WriteOptions:
     retry_timeout_ms: int = 60_000
 
     def __post_init__(self) -> None:
+        if self.address.is_of_several and self.address.given:
+            raise ValueError(
+                "rows are written to a stream or a topic, or each to the topic in its column `topic`"
+            )
+        self._check_of_streams()
         _check_one_of("dedupe", self.dedupe, ("rows", "off"))
         _check_one_of("partitioner", self.partitioner, ("hash", "consistent_hash"))
         check_positive_int("dedupeWindowMs", self.dedupe_window_ms)
@@ -86,6 +120,19 @@ class WriteOptions:
         for name, value in (("dedupeId", self.dedupe_id), ("dedupeColumn", self.dedupe_column)):
             if value is not None:
                 check_name(name, value)
+
+    def _check_of_streams(self) -> None:
+        for name, value in (("fields", self.fields), ("maxLen", self.max_len), ("minId", self.min_id)):
+            if value is not None and self.address.stream is None:
+                raise ValueError(f"{name} is for streams; a topic has messages with envelopes, and policies")
+        if self.fields is not None and (self.dedupe == "off" or self.task_envelope is not None):
+            raise ValueError("entries of fields are added once each: give neither dedupe=off nor a task")
+        if self.max_len is not None:
+            check_positive_int("maxLen", self.max_len)
+        if self.min_id is not None:
+            first_id_of("minId", self.min_id)
+        if self.max_len is not None and self.min_id is not None:
+            raise ValueError("give maxLen or minId, not both")
 
     @property
     def trace_headers(self) -> dict[str, str]:
@@ -102,10 +149,16 @@ class WriteOptions:
 def _parse(kind: type[_Options], options: Mapping[str, str]) -> _Options:
     given = {name.lower(): value for name, value in options.items()}
     address = StreamAddress(
-        url=given.pop("url", ""), stream=given.pop("stream", None), topic=given.pop("topic", None)
+        url=given.pop("url", ""),
+        stream=given.pop("stream", None),
+        topic=given.pop("topic", None),
+        streams=_names(given.pop("streams", "")),
+        topics=_names(given.pop("topics", "")),
+        stream_pattern=given.pop("streampattern", None),
+        topic_pattern=given.pop("topicpattern", None),
     )
     values: dict[str, Any] = {"address": address}
-    names = ["url", "stream", "topic"]
+    names = ["url", *_PLACES[: 2 if kind is WriteOptions else None]]
     for field in fields(kind)[1:]:
         # rows_per_split is the option rowsPerSplit.
         name = re.sub("_(.)", lambda letter: letter[1].upper(), field.name)
@@ -116,6 +169,11 @@ def _parse(kind: type[_Options], options: Mapping[str, str]) -> _Options:
     if unknown:
         raise ValueError(f"redis-stream has no option {', '.join(unknown)} here, only {', '.join(names)}")
     return kind(**values)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names between commas, each once, in their order."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(","))) if text.strip() else ()
 
 
 def _read(name: str, kind: str, text: str) -> str | int | bool:

@@ -25,11 +25,12 @@ class RedisStreamSource(DataSource):
     def name(cls) -> str:
         return "redis-stream"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         """Every column; a schema given to the reader chooses some of them."""
-        from conquiet.spark.columns import SCHEMA
+        from conquiet.spark.columns import schema_for
+        from conquiet.spark.options import ReadOptions
 
-        return SCHEMA
+        return schema_for(ReadOptions.of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from conquiet.spark.options import ReadOptions

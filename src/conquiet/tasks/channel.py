@@ -202,6 +202,12 @@ class TaskChannel:
         """As `Channel.as_delivered`."""
         return replace(msg, envelope=self._app.codec.decode(msg.data), result=None, started_ms=0)
 
+    def described(self, delivered: TaskMessage | MalformedEntry) -> tuple[str, int]:
+        """As `Channel.described`; attempts of tasks are counted from 0."""
+        if isinstance(delivered, MalformedEntry):
+            return f"entry {delivered.id} of {self}", delivered.delivery_count - 1
+        return f"task {delivered.envelope.name} {delivered.id}", delivered.delivery_count - 1
+
     def count_unavailable(self, messages: int) -> None:
         """No metric: the task starts later."""
 

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
+
+from conquiet.logs import in_context
 
 #: A task that reports its progress more often is written no more often than this.
 _PROGRESS_EVERY_S = 0.2
@@ -36,6 +38,12 @@ class TaskContext:
     )
     _written_at: float = 0.0
 
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """What log lines of it have."""
+        facts = {"task": self.name, "queue": self.queue, "attempt": self.attempt}
+        return facts | {"message_id": self.id, "consumer": self.worker}
+
     def progress(self, fraction: float, text: str = "") -> None:
         """Show how far the task is, from 0 to 1; written at most five times a second, and always at 1."""
         if not 0 <= fraction <= 1:
@@ -48,7 +56,8 @@ class TaskContext:
         self.write({"progress": json.dumps(facts)})
 
 
-_current: ContextVar[TaskContext] = ContextVar("conquiet_task")
+#: The same as of the logs, whose lines name the task: also those of a coroutine beside others.
+_current = cast("ContextVar[TaskContext]", in_context)
 
 
 def current_task() -> TaskContext:

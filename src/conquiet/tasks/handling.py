@@ -25,7 +25,14 @@ from conquiet.tasks import clock
 from conquiet.tasks.app import TaskApp
 from conquiet.tasks.canvas.group_handle import MemberError, load_results
 from conquiet.tasks.context import TaskContext, running
-from conquiet.tasks.errors import HardStopError, PayloadError, TaskArgumentsError, TaskExitError
+from conquiet.tasks.errors import (
+    HardStopError,
+    PayloadError,
+    TaskArgumentsError,
+    TaskExitError,
+    TaskResultError,
+    TaskTooLargeError,
+)
 from conquiet.tasks.interruption import Interruption
 from conquiet.tasks.message import TaskMessage
 from conquiet.tasks.middleware import call_through
@@ -216,8 +223,12 @@ class TaskHandling:
         if not msg.has_record and msg.canvas is None:
             # Nobody reads it: it may be anything.
             return _ACK
-        result = task.signature.dump_result(value)
-        msg.result = b"null" if result is None else self._app.codec.encode_result(msg.envelope, result)
+        try:
+            result = task.signature.dump_result(value)
+            msg.result = b"null" if result is None else self._app.codec.encode_result(msg.envelope, result)
+        except (TaskResultError, TaskTooLargeError) as error:
+            # To run again what has run to its end would repeat its effects, for a result of the same kind.
+            return DeadLetter(f"{type(error).__name__}: {error}")
         return _ACK
 
     def _call_function(self, msg: TaskMessage, arguments: Mapping[str, Any]) -> Any:

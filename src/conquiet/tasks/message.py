@@ -82,6 +82,12 @@ class TaskMessage:
         return self.delivery_count
 
     @property
+    def log_fields(self) -> dict[str, Any]:
+        """What log lines of it have; the attempt as its function knows it, from 0."""
+        facts = {"task": self.envelope.name, "queue": self.place.keys.queue}
+        return facts | {"attempt": self.delivery_count - 1, "stream": self.stream}
+
+    @property
     def identity(self) -> tuple[str, str]:
         """By which the inbox knows it."""
         return self.place.keys.prefix, self.envelope.id

@@ -25,6 +25,21 @@ _SECONDS = (
     "result_ttl_s",
 )
 
+#: Options of a call that a worker must know, by their names in the envelope's meta.
+_CARRIED = {
+    "soft_time_limit_s": "softTimeLimitMs",
+    "hard_time_limit_s": "hardTimeLimitMs",
+    "result_ttl_s": "resultTtlMs",
+}
+_CARRIED_RETRY = {"backoff": "backoff", "base_delay_ms": "baseDelayMs", "max_delay_ms": "maxDelayMs"}
+#: Names in an envelope's meta that no caller may give.
+_OF_THE_LIBRARY = frozenset(
+    (
+        *("schemaVersion", "canvas", "resultsOf", "storedArgs", "retryOf", "schedule"),
+        *("expiresAt", "ignoreResult", "rateLimit", "retry", *_CARRIED.values()),
+    )
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
@@ -80,6 +95,12 @@ class TaskOptions:
         for name, value in self.headers.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise TypeError(f"headers must be strings, got {name!r}: {value!r:.100}")
+        if own := _OF_THE_LIBRARY & self.meta.keys():
+            # The meta of another task, passed on as `meta=ctx.meta`, has more than its user's.
+            if "schemaVersion" not in own:
+                raise ValueError(f"meta must not have {', '.join(sorted(own))}: conquiet writes that")
+            users = {name: value for name, value in self.meta.items() if name not in own}
+            object.__setattr__(self, "meta", users)
 
     def but(self, **changes: Any) -> Self:
         """These options with some changed; `headers` and `meta` are merged."""
@@ -101,15 +122,6 @@ class TaskOptions:
 def milliseconds(seconds: float | None) -> int:
     """As an int, for the wire; 0 for `None`."""
     return 0 if seconds is None else max(1, round(seconds * 1000))
-
-
-#: Options of a call that a worker must know, by their names in the envelope's meta.
-_CARRIED = {
-    "soft_time_limit_s": "softTimeLimitMs",
-    "hard_time_limit_s": "hardTimeLimitMs",
-    "result_ttl_s": "resultTtlMs",
-}
-_CARRIED_RETRY = {"backoff": "backoff", "base_delay_ms": "baseDelayMs", "max_delay_ms": "maxDelayMs"}
 
 
 def carried_options(options: TaskOptions, declared: TaskOptions, now: datetime) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from conquiet.extras import needs_extra
 from conquiet.masking import remember_secret
@@ -95,6 +95,16 @@ class Signing:
     keys: Mapping[str, SigningKey] = field(repr=False)
     active: str
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """HMAC keys of a setting, such as "2027=BASE64 2026=BASE64": the first one is the active one.
+
+        Raises:
+            ValueError: it has none, or one of them is no key.
+        """
+        keys = _keys_of(text)
+        return cls({key_id: HmacKey(secret) for key_id, secret in keys.items()}, next(iter(keys)))
+
     def __post_init__(self) -> None:
         _check_active(self.keys, self.active)
 
@@ -136,6 +146,12 @@ class Encryption:
 
     keys: Mapping[str, bytes] = field(repr=False)
     active: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Keys of a setting, as `Signing.parse` takes them."""
+        keys = _keys_of(text)
+        return cls(keys, next(iter(keys)))
 
     def __post_init__(self) -> None:
         _check_active(self.keys, self.active)
@@ -197,6 +213,23 @@ class Encryption:
             return AESGCM(key).decrypt(content[:_NONCE_BYTES], content[_NONCE_BYTES:], bound_to.encode())
         except (ValueError, InvalidTag) as error:
             raise BadSignatureError(f"it cannot be decrypted with the key {key_id!r}") from error
+
+
+def _keys_of(text: str) -> dict[str, bytes]:
+    keys: dict[str, bytes] = {}
+    for number, part in enumerate(text.split(), start=1):
+        key_id, _, secret = part.partition("=")
+        remember_secret(secret)
+        # A part without an id may be the secret itself: errors name its number alone.
+        if not key_id or not secret:
+            raise ValueError(f'keys are written as "ID=BASE64 ID=BASE64", number {number} is not')
+        try:
+            keys[key_id] = base64.b64decode(secret, validate=True)
+        except ValueError:
+            raise ValueError(f"the key {key_id!r} is not base64") from None
+    if not keys:
+        raise ValueError('there is no key: they are written as "ID=BASE64 ID=BASE64", the active one first')
+    return keys
 
 
 def _check_active(keys: Mapping[str, Any], active: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import dagster as dg
 
 from conquiet.consume import DrainReport
 from conquiet.queue import BacklogStats
+from conquiet.settings import Settings
 from dagster_conquiet.steps.failing import failure_table
 from dagster_conquiet.steps.timeline import Timeline
 
@@ -30,6 +32,7 @@ def drain_metadata(report: DrainReport, after: BacklogStats, timeline: Timeline)
         **failure_table(report.failures),
         "stopped_by": dg.MetadataValue.text(report.stopped_by),
         **({"messages_over_time": dg.MetadataValue.md(picture)} if picture else {}),
+        **page_link(after.stream),
     }
 
 
@@ -46,7 +49,16 @@ def backlog_metadata(stats: BacklogStats) -> Metadata:
         "dagster/row_count": dg.MetadataValue.int(stats.length),
         "consumers": dg.MetadataValue.int(len(stats.consumers)),
         **{name: dg.MetadataValue.float(age / 1000) for name, age in ages.items() if age is not None},
+        **page_link(stats.stream),
     }
+
+
+def page_link(name: str) -> Metadata:
+    """Where the page shows a stream or topic; nothing unless CONQUIET_PAGE_URL says where the page is."""
+    url = Settings.from_environment().page_url
+    if url is None:
+        return {}
+    return {"page": dg.MetadataValue.url(f"{url.rstrip('/')}/topic?{urlencode({'name': name})}")}
 
 
 def id_range(first_id: str | None, last_id: str | None) -> Metadata:

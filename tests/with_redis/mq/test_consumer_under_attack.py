@@ -125,7 +125,7 @@ def test_strict_order_holds_for_what_was_parked_behind_a_message_that_others_set
 def test_a_consumer_keeps_nothing_of_what_failed(topic, send, start, monkeypatch):
     """A traceback keeps the locals of its frames: a consumer that runs for weeks must drop them."""
     # pytest keeps every record, and a record its traceback.
-    monkeypatch.setattr(logging.getLogger("conquiet.consume.engine"), "disabled", True)
+    monkeypatch.setattr(logging.getLogger("conquiet.consume.conclusions"), "disabled", True)
     send(50)
     kept: weakref.WeakSet[Any] = weakref.WeakSet()
 

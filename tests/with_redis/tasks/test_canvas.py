@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conquiet.tasks import Task, TaskApp, TaskFailedError, chain, chord, group
+from conquiet.tasks import Task, TaskApp, TaskContext, TaskFailedError, chain, chord, group
 from conquiet.tasks.canvas.group_handle import MemberError
 from tests.eventually import eventually
 from tests.with_redis.tasks.conftest import QUICK, StartWorker
@@ -271,3 +271,35 @@ def test_a_group_is_revoked_as_a_whole(app: TaskApp, start: StartWorker, termina
 
     # One that runs goes on to its end, unless it is interrupted.
     assert [isinstance(result, MemberError) for result in results] == [terminate, True, True]
+
+
+def test_a_task_that_is_enqueued_with_the_meta_of_a_member_is_no_member(
+    app: TaskApp, start: StartWorker
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    @app.task
+    def beside(ctx: TaskContext) -> None:
+        seen.append(dict(ctx.meta))
+
+    @app.task
+    def member(number: int, ctx: TaskContext) -> int:
+        beside.with_options(meta=ctx.meta).enqueue().result(PATIENCE_S)
+        return number
+
+    @app.task
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    members = member.with_options(meta={"tenant": "a"}, expires_s=3_600)
+    # A member waits for the task beside it.
+    start(concurrency=3)
+
+    assert chord([members.call(1), members.call(2)], total.partial()).enqueue().result(PATIENCE_S) == 3
+    assert seen == [{"schemaVersion": 1, "tenant": "a"}] * 2
+
+
+@pytest.mark.parametrize("name", ["canvas", "retry", "schedule", "expiresAt", "softTimeLimitMs"])
+def test_meta_with_names_that_conquiet_writes_is_refused(app: TaskApp, name: str) -> None:
+    with pytest.raises(ValueError, match=f"meta must not have {name}: conquiet writes that"):
+        app.enqueue("any", meta={name: {}})

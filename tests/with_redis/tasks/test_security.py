@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import uuid
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -141,3 +143,37 @@ def test_a_short_secret_and_an_unknown_active_key_are_refused() -> None:
         Signing({"one": HmacKey(b"x" * 32)}, "two")
     with pytest.raises(ValueError, match="128, 192, or 256 bits"):
         Encryption({"e": b"short"}, "e")
+
+
+def test_keys_of_a_setting_are_replaced_one_process_at_a_time(valkey_url: str, namespace: str) -> None:
+    old, new = (f"{name}={base64.b64encode(os.urandom(32)).decode()}" for name in ("2026", "2027"))
+
+    def process(keys: str) -> tuple[TaskApp, Task[..., int]]:
+        return make_app(valkey_url, namespace, signing=Signing.parse(keys), encryption=Encryption.parse(keys))
+
+    settings = [old, f"{old} {new}", f"{new} {old}", new]
+    for before, after in pairwise(settings):
+        processes = [process(before), process(after)]
+        for worker, _ in processes:
+            with work(worker):
+                # Before the last step nothing is signed with the old key any more.
+                assert [add.enqueue(1).result(PATIENCE_S) for _, add in processes] == [2, 2]
+        for app, _ in processes:
+            app.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "there is no key"),
+        ("aGVsbG8taGVsbG8taGVsbG8taGVsbG8taGVsbG8", "number 1 is not"),
+        ("2026=no!base64", "'2026' is not base64"),
+        ("2026=aGVsbG8=", "at least 32 bytes, got 5"),
+    ],
+)
+def test_a_setting_that_has_no_keys_is_refused_without_showing_them(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem) as caught:
+        Signing.parse(text)
+
+    secret = text.partition("=")[2] or text
+    assert not secret or secret not in str(caught.value)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import os
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -274,7 +276,9 @@ def test_a_canvas_that_cannot_be_read_ends_no_worker(app: TaskApp, start: StartW
         {"id": "c", "then": [{}], "member": None},
     ]
     for canvas in canvases:
-        handle = one.with_options(meta={"canvas": canvas}).enqueue()
+        envelope = app.envelope(one.call())
+        envelope.meta = {"canvas": canvas}
+        [handle] = app.send_envelopes([(envelope, one.options)])
         assert handle.result(PATIENCE_S) == 1
 
     assert one.enqueue().result(PATIENCE_S) == 1
@@ -359,6 +363,67 @@ def test_what_cannot_be_a_result_fails_the_task_and_is_named(app: TaskApp, start
 
     with pytest.raises(TaskFailedError, match="TaskResultError: the result of task 'opens' cannot be stored"):
         opens.enqueue().result(PATIENCE_S)
+
+
+def test_a_task_whose_result_cannot_be_kept_is_not_run_again(app: TaskApp, start: StartWorker) -> None:
+    ran: list[str] = []
+
+    @app.task(retry=QUICK)
+    def lock():
+        ran.append("lock")
+        return threading.Lock()
+
+    @app.task(retry=QUICK)
+    def number() -> int:
+        ran.append("number")
+        return "none"  # type: ignore[return-value]
+
+    @app.task(retry=QUICK)
+    def large(session: DbSession) -> str:
+        ran.append("large")
+        return "x" * (1 << 21)
+
+    start()
+
+    for task, problem in (
+        (lock, "TaskResultError"),
+        (number, "TaskResultError"),
+        (large, "TaskTooLargeError"),
+    ):
+        with pytest.raises(TaskFailedError, match=problem):
+            task.enqueue().result(PATIENCE_S)
+    assert ran == ["lock", "number", "large"]
+
+
+def test_an_error_with_text_that_is_not_utf8_is_kept_and_the_worker_goes_on(
+    app: TaskApp, start: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    # pytest-xdist cannot send such a log to its controller.
+    caplog.set_level(logging.CRITICAL)
+    name = os.fsdecode(b"no such file \xff")
+
+    @app.task(max_retries=1, retry=QUICK)
+    def read() -> None:
+        raise ValueError(name)
+
+    @app.task
+    def give_up():
+        return DeadLetter(name)
+
+    @app.task(max_retries=0)
+    def later():
+        return Retry(reason=name)
+
+    @app.task
+    def fine() -> int:
+        return 1
+
+    start()
+
+    for task in (read, give_up, later):
+        with pytest.raises(TaskFailedError, match=r"no such file .*udcff"):
+            task.enqueue().result(PATIENCE_S)
+    assert fine.enqueue().result(PATIENCE_S) == 1
 
 
 def test_a_task_without_a_record_may_return_anything(app: TaskApp, start: StartWorker) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -14,6 +14,7 @@ from conquiet.cli.drains import (
     InboxKeep,
     LimitOptions,
     PayloadName,
+    RetryOptions,
     UseInbox,
     chosen_inbox,
     loaded_handler,
@@ -53,6 +54,7 @@ def drain(
     name: Name,
     handler: HandlerName,
     limits: LimitOptions,
+    retry: RetryOptions,
     group: GroupOption = None,
     database: Database = None,
     inbox: UseInbox = False,
@@ -67,6 +69,9 @@ def drain(
     partition: Annotated[
         int | None, typer.Option("--partition", help="Topics: this partition alone, not all of them.")
     ] = None,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, help="Topics: so many partitions at once.")
+    ] = 1,
     until: _Until = "idle",
     payload: PayloadName = None,
     group_start: _GroupStart = "start",
@@ -86,10 +91,22 @@ def drain(
     payload_type = loaded_payload_type(payload)
     with Stopping() as stopping, context.topic(name) as topic, context.engine(database) as engine:
         used = limits.drain_limits(stopping, idle_ms=idle)
-        consumer_name = consumer or unique_consumer_name("cli")
+        consumer_name = unique_consumer_name("cli") if consumer is None else consumer
         if topic.layout == "bare_stream":
-            if partition is not None or until != "idle":
-                raise UsageError(f"{name!r} is a plain stream: --partition and --until are for topics.")
+            if partition is not None or until != "idle" or parallel > 1:
+                raise UsageError(
+                    f"{name!r} is a plain stream: --partition, --parallel and --until are for topics."
+                )
+            if retry.are_given:
+                raise UsageError(
+                    f"{name!r} is a plain stream, where what fails stays pending: --max-attempts and the "
+                    "delays of retries are for topics, --max-deliveries is for streams."
+                )
+            if used.concurrency > 1 and used.order_by is None:
+                raise UsageError(
+                    f"{name!r} is a plain stream, whose messages have no keys: with --concurrency, give "
+                    "--order-by FIELD, or --no-order if nothing has to keep its order."
+                )
             into = require_engine(engine)
             if start != "start":
                 # The queue itself would create it at the beginning.
@@ -99,15 +116,18 @@ def drain(
             run = partial(consume.drain, queue, function, into, used, **of_stream)
             return run_and_show(context, "stream", run)
         if used.max_deliveries is not None:
-            raise UsageError("--max-deliveries is for streams; a topic has its retry policy.")
-        config = ConsumerConfig(consumer_name=consumer_name, group_start=start)
-        how = {"inbox": chosen_inbox(inbox, inbox_keep), "config": config, "payload": payload_type}
+            raise UsageError("--max-deliveries is for streams; a topic has --max-attempts.")
+        config = ConsumerConfig(consumer_name=consumer_name, group_start=start, retry=retry.policy())
+        how: dict[str, Any] = {
+            "inbox": chosen_inbox(inbox, inbox_keep),
+            "config": config,
+            "payload": payload_type,
+        }
         if partition is None:
-            run = partial(
-                drain_topic, topic, group, function, engine, used, until=cast("Until", until), **how
-            )
-        elif until != "idle":
-            raise UsageError("--until is for the whole topic, without --partition.")
+            how |= {"until": cast("Until", until), "parallel": parallel}
+            run = partial(drain_topic, topic, group, function, engine, used, **how)
+        elif until != "idle" or parallel > 1:
+            raise UsageError("--until and --parallel are for the whole topic, without --partition.")
         else:
             run = partial(drain_partition, topic, partition, group, function, engine, used, **how)
         return run_and_show(context, "topic", run, topic.partition_count)

@@ -19,6 +19,7 @@ def pending(
     limit: Annotated[int, typer.Option("--limit", help="At most so many.")] = 50,
     sort: Annotated[str, typer.Option("--sort", help="idle, deliveries or id.")] = "idle",
     min_idle: Annotated[int | None, duration_option("--min-idle", "Not touched for so long.")] = None,
+    consumer: Annotated[str | None, typer.Option("--consumer", help="Only at this consumer.")] = None,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Where the last page ended.")] = None,
 ) -> None:
     """What a group was given and has not settled: at which consumer, since when, how often delivered."""
@@ -36,6 +37,7 @@ def pending(
             cursor=cursor,
             sort=sort,  # type: ignore[arg-type]  # one of the three
             min_idle_ms=min_idle or 0,
+            consumer=consumer,
         )
 
     def print_table() -> None:

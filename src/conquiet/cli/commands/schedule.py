@@ -1,4 +1,4 @@
-"""`conquiet schedule`: list, show, apply, delete, enable, disable, next, dry-run."""
+"""`conquiet schedule`: list, show, apply, delete, enable, disable, run, next, dry-run."""
 
 from __future__ import annotations
 
@@ -138,6 +138,15 @@ def enable_schedule(context: CommandContext, options: AppOptions, name: _Name) -
 def disable_schedule(context: CommandContext, options: AppOptions, name: _Name) -> None:
     """Have a schedule enqueue nothing until it is enabled; what it misses is not caught up."""
     _set_enabled(context, options, name, is_enabled=False)
+
+
+def run_schedule(context: CommandContext, options: AppOptions, name: _Name) -> None:
+    """Enqueue the task, or send the message, of a schedule once more, now; its next occurrence stays."""
+    from conquiet.operations import run_schedule_now
+
+    with options.open(context) as app:
+        made = run_schedule_now(app, name)
+    context.output.show({"name": name, "id": made}, f"{name}: {made}")
 
 
 def next_times(

@@ -42,9 +42,12 @@ def watch(
     samples: Annotated[
         int | None, typer.Option("--samples", min=1, help="End after so many samples.")
     ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Also keep samples in Redis, for the charts of `conquiet page`.")
+    ] = False,
 ) -> int:
     """Watch backlogs live on a terminal; elsewhere one line for each group and sample. Ctrl-C ends it."""
-    from conquiet.operations import rates_between, take_samples
+    from conquiet.operations import SampleRing, rates_between, take_samples
 
     limit = 1 if once else samples
     live: Live | None = None
@@ -57,6 +60,8 @@ def watch(
         done = 0
         while not stopping.is_stopping():
             taken = {(sample.topic, sample.group): sample for sample in take_samples(client, names or None)}
+            if record:
+                SampleRing(client).write(taken.values())
             rows = [(sample, rates_between(earlier.get(key), sample)) for key, sample in taken.items()]
             cells = [(one.topic, one.group or "no group", *_figures(one, rates)) for one, rates in rows]
             if live is not None:

@@ -13,7 +13,9 @@ import typer
 
 from conquiet.cli.context import CommandContext
 from conquiet.cli.exits import ExitCode, UsageError
+from conquiet.cli.reload import run_with_reload
 from conquiet.cli.servers import check_server
+from conquiet.cli.signals import received_signals
 from conquiet.cli.values import duration_option
 from conquiet.cli.worker_metrics import served_metrics
 from conquiet.logs import log_to_stderr
@@ -129,8 +131,6 @@ def worker(
         metrics_url = None
         if metrics_port is not None and not is_for_development:
             metrics_url = resources.enter_context(served_metrics(metrics_port))
-        from conquiet.tasks.worker.run import received_signals
-
         received = resources.enter_context(received_signals())
         if is_for_development:
             arguments = [app, *options.as_arguments(), "--log-level", level, *context.options.as_arguments()]
@@ -221,7 +221,6 @@ def _run_for_development(
 ) -> int:
     """The worker in a process that starts again when its code changes; the server stays."""
     from conquiet.tasks.worker.app_reference import source_directory
-    from conquiet.tasks.worker.run import run_with_reload
 
     directory = source_directory(arguments[0])
     command = [sys.executable, "-m", "conquiet.cli", "worker", *arguments]
@@ -248,7 +247,7 @@ def _development_server(settings: Settings) -> EmbeddedServer:
 
 
 def _about_server(server: EmbeddedServer, settings: Settings) -> str:
-    text = f"A server for development at {server.url}; it ends with this command, with its data."
+    text = f"A server for development at {server.url} (it ends with this command, with its data)"
     if urlsplit(server.url).port != (urlsplit(settings.redis_url).port or 6379):
         text += f"\nIn the terminal that enqueues:\n\n    export CONQUIET_REDIS_URL={server.url}\n"
     return text

@@ -55,8 +55,9 @@ def pause_queue(
 ) -> int:
     """Begin no further task of a queue, in any worker, until it is resumed; tasks that run go on."""
     with options.open(context) as app:
+        is_used = queue in app.queues()
         answers = app.control.pause(queue, timeout_s=(timeout or _TIMEOUT_MS) / 1000)
-    return _show(context, answers, {"queue": queue, "is_paused": True})
+    return _show(context, answers, {"queue": queue, "is_paused": True}, is_used=is_used)
 
 
 def resume_queue(
@@ -64,8 +65,9 @@ def resume_queue(
 ) -> int:
     """Begin tasks of a paused queue again."""
     with options.open(context) as app:
+        is_used = queue in app.queues()
         answers = app.control.resume(queue, timeout_s=(timeout or _TIMEOUT_MS) / 1000)
-    return _show(context, answers, {"queue": queue, "is_paused": False})
+    return _show(context, answers, {"queue": queue, "is_paused": False}, is_used=is_used)
 
 
 def set_rate(
@@ -81,6 +83,7 @@ def set_rate(
 ) -> int:
     """Change how often a task may begin, in all workers and those that start later."""
     with options.open(context) as app:
+        is_used = queue in app.queues()
         if rate == "declared":
             answers = app.control.reset_rate(task, queue=queue, timeout_s=(timeout or _TIMEOUT_MS) / 1000)
         else:
@@ -88,7 +91,7 @@ def set_rate(
             answers = app.control.set_rate(
                 task, wanted, queue=queue, timeout_s=(timeout or _TIMEOUT_MS) / 1000
             )
-    return _show(context, answers, {"task": task, "queue": queue, "rate": rate})
+    return _show(context, answers, {"task": task, "queue": queue, "rate": rate}, is_used=is_used)
 
 
 def stop_workers(
@@ -113,7 +116,11 @@ def stop_workers(
 
 
 def _show(
-    context: CommandContext, answers: Mapping[str, dict[str, Any] | None], facts: Mapping[str, Any]
+    context: CommandContext,
+    answers: Mapping[str, dict[str, Any] | None],
+    facts: Mapping[str, Any],
+    *,
+    is_used: bool = True,
 ) -> int:
     documents = [
         {"name": name, "has_answered": answer is not None, "answer": answer}
@@ -129,6 +136,9 @@ def _show(
             ]
             rows.append((name, "no answer" if answer is None else ", ".join(parts) or "ok"))
         context.output.print_table(("worker", "answer"), rows)
+        if not is_used:
+            known = "`conquiet queues` lists those that were"
+            context.output.line(f"Nothing was ever enqueued to queue {facts['queue']!r}: {known}.")
 
     context.output.show({**facts, "workers": documents}, print_table)
     return ExitCode.FAILED if None in answers.values() else ExitCode.DONE

@@ -39,7 +39,7 @@ class LetterFilter(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterPage:
-    """Some of the dead letters, oldest first."""
+    """Some of the dead letters, oldest first unless the newest were asked for."""
 
     letters: tuple[DeadLetterRecord, ...]
     #: Where the next page begins, `None` at the end; a page may be short and still have a next one.
@@ -58,19 +58,35 @@ class DeadLetters:
         self.topic = topic_of(topic)
 
     def list(
-        self, *, limit: int = 100, after: str | None = None, **which: Unpack[LetterFilter]
+        self,
+        *,
+        limit: int = 100,
+        after: str | None = None,
+        newest_first: bool = False,
+        most_read: int = _MAX_READ,
+        **which: Unpack[LetterFilter],
     ) -> DeadLetterPage:
-        """Up to `limit` letters behind `after`, or 32 MiB of them, oldest first; changes nothing."""
+        """Up to `limit` letters behind `after`, or 32 MiB of them, oldest first; changes nothing.
+
+        Args:
+            most_read: so many are read at the most to find those that the filters match.
+        """
         check_positive_int("limit", limit)
+        check_positive_int("most_read", most_read)
         _check_filter(which)
         begin = None if after is None else Position.parse(after)
-        letters = self._opened().between(which.get("since_ms", 0), _end_of(which), after=begin)
+        streams, since_ms, end = self._opened(), which.get("since_ms", 0), _end_of(which)
+        letters = (
+            streams.newest(since_ms, end, before=begin)
+            if newest_first
+            else streams.between(since_ms, end, after=begin)
+        )
         found, size = [], 0
         for number, letter in enumerate(letters, start=1):
             if _matches(letter, which):
                 found.append(letter)
                 size += letter.size
-            if len(found) == limit or number == _MAX_READ or size >= _MAX_BYTES:
+            if len(found) == limit or number == most_read or size >= _MAX_BYTES:
                 return DeadLetterPage(letters=tuple(found), after=letter.id)
         return DeadLetterPage(letters=tuple(found), after=None)
 

@@ -53,6 +53,16 @@ class DeadLetterStreams:
             raise TopicError(self.topic.name, f"has several dead letters {letter_id}: give {ids}")
         return letters[0] if letters else None
 
+    def newest(
+        self, since_ms: int, end: str, *, before: Position | None = None
+    ) -> Iterator[DeadLetterRecord]:
+        """The letters up to an end, or before a position, back to a time: the newest first."""
+        streams = []
+        for partition in self._streams:
+            last = end if before is None else before.end_in(partition)
+            streams.append(self._letters(partition, f"{since_ms}-0", last, is_reverse=True))
+        return (letter for _, letter in merge(*streams, key=lambda pair: pair[0], reverse=True))
+
     def between(
         self, since_ms: int, ends: str | Mapping[int, str], *, after: Position | None = None
     ) -> Iterator[DeadLetterRecord]:
@@ -125,13 +135,18 @@ class DeadLetterStreams:
         position = Position.parse(letter.id)
         return LetterAddress(self._streams[position.partition or 0], position.entry_id)
 
-    def _letters(self, partition: int, start: str, end: str) -> Iterator[tuple[Position, DeadLetterRecord]]:
+    def _letters(
+        self, partition: int, start: str, end: str, *, is_reverse: bool = False
+    ) -> Iterator[tuple[Position, DeadLetterRecord]]:
         suffix, of_partition = (f"@{partition}", partition) if self._is_per_partition else ("", None)
         entries: list[Any] | None = None
         sizes, count = BatchSize(_PAGE), 0
         while entries is None or len(entries) == count:
             count = sizes.next
-            entries = self.topic.call("XRANGE", self._streams[partition], start, end, "COUNT", count)
+            command = ("XREVRANGE", self._streams[partition], end, start)
+            if not is_reverse:
+                command = ("XRANGE", self._streams[partition], start, end)
+            entries = self.topic.call(*command, "COUNT", count)
             sizes.learn_bytes([sum(len(value) for _, value in pairs_of(fields)) for _, fields in entries])
             sizes.took(0.0)
             for entry_id, fields in entries:
@@ -142,4 +157,5 @@ class DeadLetterStreams:
                         fields, letter_id=letter_id, topic=self.topic.name, partition=of_partition
                     ),
                 )
-                start = f"({entry_id.decode()}"
+                last = f"({entry_id.decode()}"
+                start, end = (start, last) if is_reverse else (last, end)

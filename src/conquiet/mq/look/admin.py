@@ -74,9 +74,12 @@ class MqAdmin:
         cursor: str | None = None,
         sort: PendingSort = "idle",
         min_idle_ms: int = 0,
+        consumer: str | None = None,
     ) -> PendingPage:
         """One page of what was delivered and not settled; delivers nothing and counts no delivery."""
-        query = PendingQuery(limit=limit, cursor=cursor, sort=sort, min_idle_ms=min_idle_ms)
+        query = PendingQuery(
+            limit=limit, cursor=cursor, sort=sort, min_idle_ms=min_idle_ms, consumer=consumer
+        )
         opened = self._open(topic)
         return pending_page(opened, group, partitions_with(opened, group), query)
 

@@ -72,9 +72,12 @@ class MessageQuery:
     key: str | None = None
     #: Only with this text in their bytes.
     text: str | None = None
+    #: So many are read at the most to find those.
+    most_read: int = _MAX_READ
 
     def __post_init__(self) -> None:
         check_positive_int("limit", self.limit)
+        check_positive_int("most_read", self.most_read)
 
     def matches(self, message: StoredMessage) -> bool:
         """Whether a message has the key and the text."""
@@ -115,7 +118,7 @@ class MessageBrowser:
             size += len(message.data)
             if query.matches(message):
                 found.append(message)
-            if len(found) == query.limit or number == _MAX_READ or size >= _MAX_BYTES:
+            if len(found) == query.limit or number == query.most_read or size >= _MAX_BYTES:
                 return MessagePage(messages=tuple(found), cursor=str(message.position))
         return MessagePage(messages=tuple(found), cursor=None)
 

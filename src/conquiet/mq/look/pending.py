@@ -68,6 +68,8 @@ class PendingQuery:
     cursor: str | None = None
     sort: PendingSort = "idle"
     min_idle_ms: int = 0
+    #: Only those of this consumer.
+    consumer: str | None = None
 
     def __post_init__(self) -> None:
         check_positive_int("limit", self.limit)
@@ -107,7 +109,8 @@ def _entries(
 ) -> Iterator[PendingEntry]:
     idle = ("IDLE", query.min_idle_ms) if query.min_idle_ms else ()
     while True:
-        command = ("XPENDING", topic.keys.stream(partition), group, *idle, start, "+", _PAGE)
+        of_consumer = () if query.consumer is None else (query.consumer,)
+        command = ("XPENDING", topic.keys.stream(partition), group, *idle, start, "+", _PAGE, *of_consumer)
         rows = topic.call(*command, group=group, parse_detail=True)
         for row in rows:
             yield PendingEntry.of_row(partition, row)

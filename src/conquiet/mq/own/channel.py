@@ -223,6 +223,11 @@ class PartitionChannel:
         """As `Channel.count_unavailable`."""
         self._metrics.count("conquiet_mq_database_unavailable_total", messages)
 
+    def described(self, delivered: MqMessage | MalformedEntry) -> tuple[str, int]:
+        """As `Channel.described`."""
+        attempt = delivered.delivery_count if isinstance(delivered, MalformedEntry) else delivered.attempt
+        return f"entry {delivered.id} of {self}", attempt
+
     def __str__(self) -> str:
         return str(self.partition)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import Engine
 
+from conquiet.arguments import check_positive_int
 from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
 from conquiet.consume.limits import DrainLimits, check_limits
@@ -18,6 +21,7 @@ from conquiet.consume.report import DrainReport, StopReason, sum_reports
 from conquiet.db import Inbox
 from conquiet.errors import PartitionBusyError
 from conquiet.mq.clock import server_ms
+from conquiet.mq.keys import check_topic_part
 from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.drain import drain_partition, topic_to_drain
 from conquiet.mq.send.delayed import copies_for, move_delayed
@@ -44,6 +48,7 @@ def drain_topic(
     inbox: Inbox | bool | None = None,
     config: ConsumerConfig | None = None,
     until: Until = "idle",
+    parallel: int = 1,
     payload: Any = None,
 ) -> DrainReport:
     """Drain all partitions, in turn and in the calling thread, each as `drain_partition` does.
@@ -54,13 +59,17 @@ def drain_topic(
     Args:
         until: what ends it, besides the limits. "idle": there was nothing to read for `idle_ms`. "settled":
             and no message of the group waits for its retry. "empty": and no delayed one waits to be added.
+        parallel: so many partitions at once, each in a thread of its own; a failure that ends the drain lets
+            the messages that are in handlers end.
 
     Raises:
         LeaseLostError: a lease was lost meanwhile; what was not settled is handled again by its new owner.
     """
     topic = topic_to_drain(topic)
+    check_topic_part("group", group)
     if until not in ("idle", "settled", "empty"):
         raise ValueError(f"until must be 'idle', 'settled' or 'empty', got {until!r}")
+    check_positive_int("parallel", parallel)
     config = ConsumerConfig.of(config)
     limits = config.drain_limits() if limits is None else limits
     check_limits(limits)
@@ -70,7 +79,7 @@ def drain_topic(
     # Of an AsyncEngine the event loop, and its connections, are kept from visit to visit.
     with new_handling(handler, engine) as handling:
         _ = handling.event_loop
-        return _Rounds(left, limits, drain_one).run()
+        return _Rounds(left, limits, drain_one, parallel).run()
 
 
 class _Left:
@@ -115,19 +124,28 @@ class _Left:
 
 
 class _Rounds:
-    """Visits the partitions in turn; lives as long as one drain."""
+    """Visits the partitions in turn, or several at once; lives as long as one drain."""
 
-    def __init__(self, left: _Left, limits: DrainLimits, drain_one: Callable[..., DrainReport]) -> None:
+    def __init__(
+        self, left: _Left, limits: DrainLimits, drain_one: Callable[..., DrainReport], parallel: int
+    ) -> None:
         self._left = left
         self._limits = limits
         self._drain_one = drain_one
+        self._parallel = parallel
         self._started = time.monotonic()
         #: Of all visits so far.
         self._whole = DrainReport(stream=left.topic.name, group=left.group, topic=left.topic.name)
         self._is_stopped = False
+        #: A visit has raised, or the calling thread was interrupted: the others stop between two messages.
+        self._is_aborted = False
         #: Partitions that were never drained: their earlier owners may have left something.
         self._unseen = set(left.topic.partitions)
         self._busy: set[int] = set()
+        #: What the limits still allow and visits that run may use.
+        self._reserved_messages = 0
+        self._reserved_failures = 0
+        self._lock = threading.Lock()
 
     def run(self) -> DrainReport:
         """Until a limit is reached, or nothing is left."""
@@ -149,44 +167,93 @@ class _Rounds:
         return self._report(reason)
 
     def _visit_all(self) -> bool:
-        """Drain what is ready, each partition once; whether anything was read."""
-        has_read = False
-        for partition in self._left.topic.partitions:
-            if self._reason_to_stop() is not None:
-                break
-            if partition in self._unseen or self._left.is_ready(partition):
-                has_read = self._visit(partition) or has_read
-        return has_read
+        """Drain what is ready, each partition once; whether there may be more."""
+        partitions = self._left.topic.partitions
+        try:
+            if self._parallel == 1:
+                visited = [self._visit(partition) for partition in partitions]
+                return any(visited)
+            with ThreadPoolExecutor(self._parallel, "conquiet-partition") as threads:
+                visits = [threads.submit(self._visit, partition) for partition in partitions]
+                try:
+                    visited = [visit.result() for visit in visits]
+                except BaseException:
+                    # Before the end of the block, which waits for the others.
+                    self._is_aborted = True
+                    raise
+                return any(visited)
+        except BaseException as error:
+            # A user's exception class may refuse attributes; it must leave all the same.
+            with suppress(Exception):
+                error.drain_report = self._report("error")  # type: ignore[attr-defined]  # of all of them
+            raise
 
     def _visit(self, partition: int) -> bool:
+        if self._reason_to_stop() is not None:
+            return False
+        if partition not in self._unseen and not self._left.is_ready(partition):
+            return False
+        limits = self._reserve()
+        if limits is None:
+            # The others have all that the limits allow; what they do not use is for the next round.
+            return True
+        report: DrainReport | None = None
         try:
-            report = self._drain_one(self._left.topic, partition, limits=self._limits_of_visit())
+            report = self._drain_one(self._left.topic, partition, limits=limits)
         except PartitionBusyError:
             self._busy.add(partition)
             return False
         except BaseException as error:
-            # A user's exception class may refuse attributes; it must leave all the same.
-            with suppress(Exception):
-                self._add(error.drain_report)  # type: ignore[attr-defined]  # of this partition
-                error.drain_report = self._report("error")  # type: ignore[attr-defined]  # of all of them
+            report = getattr(error, "drain_report", None)
+            self._is_aborted = True
             raise
+        finally:
+            self._settle(limits, report)
         self._busy.discard(partition)
-        self._unseen.discard(partition)
-        self._add(report)
-        self._is_stopped = report.stopped_by == "stop"
+        # What it read and has not begun is handed back, and looks as if it had been delivered.
+        if report.stopped_by == "max_failures":
+            self._unseen.add(partition)
+        else:
+            self._unseen.discard(partition)
+        self._is_stopped = self._is_stopped or report.stopped_by == "stop"
         # What was handed back, as a later version's message, is read in every visit.
         return report.read > report.handed_back
 
-    def _limits_of_visit(self) -> DrainLimits:
+    def _reserve(self) -> DrainLimits | None:
+        """The part of the limits that one visit may use; `None` if there is none now."""
         limits, seconds = self._limits, None
         if limits.max_duration_s is not None:
             seconds = max(0.001, limits.max_duration_s - (time.monotonic() - self._started))
-        left = None if limits.max_failures is None else limits.max_failures - self._failed
-        messages = _TURN if limits.max_messages is None else min(_TURN, limits.max_messages - self._taken)
-        return replace(limits, max_messages=messages, max_failures=left, max_duration_s=seconds, idle_ms=1)
+        with self._lock:
+            messages, failures = _TURN, None
+            if limits.max_messages is not None:
+                left = limits.max_messages - self._taken - self._reserved_messages
+                messages = min(_TURN, -(-left // self._parallel))
+            if limits.max_failures is not None:
+                left = limits.max_failures - self._failed - self._reserved_failures
+                failures = -(-left // self._parallel)
+            if messages < 1 or (failures is not None and failures < 1):
+                return None
+            self._reserved_messages += messages
+            self._reserved_failures += failures or 0
+        return replace(
+            limits,
+            max_messages=messages,
+            max_failures=failures,
+            max_duration_s=seconds,
+            idle_ms=1,
+            should_stop=self._should_stop,
+        )
 
-    def _add(self, report: DrainReport) -> None:
-        self._whole = sum_reports(self._whole, [self._whole, report])
+    def _settle(self, reserved: DrainLimits, report: DrainReport | None) -> None:
+        with self._lock:
+            self._reserved_messages -= reserved.max_messages or 0
+            self._reserved_failures -= reserved.max_failures or 0
+            if report is not None:
+                self._whole = sum_reports(self._whole, [self._whole, report])
+
+    def _should_stop(self) -> bool:
+        return self._is_aborted or (self._limits.should_stop is not None and self._limits.should_stop())
 
     @property
     def _taken(self) -> int:
@@ -198,7 +265,7 @@ class _Rounds:
 
     def _reason_to_stop(self) -> StopReason | None:
         limits = self._limits
-        if self._is_stopped or (limits.should_stop is not None and limits.should_stop()):
+        if self._is_stopped or self._should_stop():
             return "stop"
         if limits.max_failures is not None and self._failed >= limits.max_failures:
             return "max_failures"

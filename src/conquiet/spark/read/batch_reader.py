@@ -10,14 +10,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from conquiet.queue.connection import Client
-from conquiet.spark.columns import check_columns
-from conquiet.spark.entry_ids import HIGHEST, LOWEST, IdRange, first_id_of, last_id_of
+from conquiet.spark.columns import Columns, columns_of
+from conquiet.spark.entry_ids import IdRange
 from conquiet.spark.options import ReadOptions
 from conquiet.spark.outages import Patience, connected, connection_of_task
+from conquiet.spark.read.field_rows import FieldRowMaker
+from conquiet.spark.read.positions import Positions, first_id_at, last_id_at
 from conquiet.spark.read.pushdown import Pushdown, PushFilters
 from conquiet.spark.read.range_reader import read_range
 from conquiet.spark.read.rows import RowMaker
-from conquiet.spark.read.splits import Split, splits_from, starts_in
+from conquiet.spark.read.sources import Sources
+from conquiet.spark.read.splits import Split, rows_per_split, splits_from, starts_in
 from conquiet.spark.read.stream_info import read_info
 
 
@@ -25,22 +28,20 @@ class StreamBatchReader(DataSourceReader):
     """Reads a range of a stream or topic; planned once, then read by many tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        check_columns(schema)
         for name, value in (
             ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
+            ("minOffsetsPerTrigger", options.min_offsets_per_trigger),
             ("commitGroup", options.commit_group),
         ):
             if value is not None:
                 raise ValueError(f"{name} is for streaming queries, use start and end here")
         self._options = options
-        first, last = LOWEST, HIGHEST
-        if options.start is not None and options.start != "earliest":
-            first = max(first, first_id_of("start", options.start))
-        if options.end is not None and options.end != "latest":
-            last = last_id_of("end", options.end)
-        self._within = IdRange(first, last)
+        self._start = Positions("start", options.start, "earliest")
+        self._end = Positions("end", options.end, "latest")
+        self._sources = Sources(options.address, options.discovery_interval_ms)
+        self._columns = columns_of(schema, options)
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._pushdown = Pushdown()
+        self._pushdown = Pushdown(self._columns.of_entries)
         self.pushFilters = PushFilters(self._pushdown.take)  # type: ignore[method-assign]
 
     def partitions(self) -> list[InputPartition]:
@@ -53,29 +54,39 @@ class StreamBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split; runs in a task."""
         if isinstance(partition, Split):
-            yield from rows_of(partition, self._options, self._schema)
+            yield from rows_of(partition, self._options, self._columns, self._schema)
 
     def _splits_of_all(self, client: Client) -> list[InputPartition]:
+        kept, is_only = self._pushdown.partitions, not self._options.address.is_of_several
+        all_sources = self._sources.find(client)
+        for positions in (self._start, self._end):
+            positions.check_names(all_sources, is_only=is_only)
+        sources = [source for source in all_sources if kept is None or source.partition in kept]
+        infos = [read_info(client, source.stream) for source in sources]
+        size = rows_per_split(
+            self._options.rows_per_split, sum(info.length for info in infos), self._options.min_partitions
+        )
         splits: list[InputPartition] = []
-        kept = self._pushdown.partitions
-        for partition, stream in enumerate(self._options.address.streams(client)):
-            if kept is None or partition in kept:
-                info = read_info(client, stream)
-                wanted = self._within.within(self._pushdown.range_in(info.whole)).within(info.whole)
-                starts = starts_in(client, stream, wanted, info, self._options.rows_per_split)
-                splits += splits_from(stream, partition, starts, wanted.last)
+        for source, info in zip(sources, infos, strict=True):
+            first = first_id_at(client, source.stream, self._start.of(source, is_only=is_only))
+            last = last_id_at(client, source.stream, self._end.of(source, is_only=is_only))
+            within = IdRange(first, last).within(self._pushdown.range_in(info.whole))
+            wanted = within.within(info.whole)
+            splits += splits_from(source, starts_in(client, source.stream, wanted, info, size), wanted.last)
         return splits
 
 
-def rows_of(split: Split, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def rows_of(
+    split: Split, options: ReadOptions, columns: Columns, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """The rows of one split, as Arrow batches of a few megabytes."""
-    maker = RowMaker(
-        stream=split.stream,
-        partition=split.partition,
-        is_topic=options.address.topic is not None,
-        keeps_malformed=options.malformed == "keep",
-        schema=schema,
-    )
+    keeps_malformed = options.malformed == "keep"
+    maker: RowMaker | FieldRowMaker
+    if columns.are_fields:
+        maker = FieldRowMaker(split=split, columns=columns, keeps_malformed=keeps_malformed, schema=schema)
+    else:
+        is_topic = options.address.is_of_topics
+        maker = RowMaker(split=split, is_topic=is_topic, keeps_malformed=keeps_malformed, schema=schema)
     patience = Patience(options.retry_timeout_ms)
     with connection_of_task(options.address, patience) as client:
         for entries in read_range(

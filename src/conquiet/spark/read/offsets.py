@@ -20,25 +20,25 @@ class Offset:
     starts: tuple[EntryId, ...] = ()
 
 
-def from_json(kept: Mapping[str, Any]) -> dict[int, Offset]:
-    """The offsets of all partitions, as Spark has kept them."""
+def from_json(kept: Mapping[str, Any]) -> dict[str, Offset]:
+    """The offsets of all sources by their names, as Spark has kept them."""
     return {
-        int(partition): Offset(
+        name: Offset(
             EntryId.parse(offset["last"]),
             offset["added"],
             tuple(map(EntryId.parse, offset["starts"].split(",") if offset["starts"] else [])),
         )
-        for partition, offset in kept.items()
+        for name, offset in kept.items()
     }
 
 
-def to_json(offsets: Mapping[int, Offset]) -> dict[str, Any]:
-    """All partitions, as Spark can keep them."""
+def to_json(offsets: Mapping[str, Offset]) -> dict[str, Any]:
+    """All of them, as Spark can keep them."""
     return {
-        str(partition): {
+        name: {
             "last": str(offset.last),
             "added": offset.added,
             "starts": ",".join(map(str, offset.starts)),
         }
-        for partition, offset in sorted(offsets.items())
+        for name, offset in sorted(offsets.items())
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +28,9 @@ _ID = re.compile(r"\d{1,20}-\d{1,20}")
 class Pushdown:
     """What the conditions of a query leave of a read; Spark still checks every condition itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        #: What there is of each entry, by the column: a field may have the name `id`, too.
+        self._columns = columns
         self.within = IdRange()
         #: From conditions on ids as text; true where all ids have as many digits as those of our time.
         self.within_text = IdRange()
@@ -38,14 +40,14 @@ class Pushdown:
         """Narrow by each condition that is understood."""
         for condition in conditions:
             match condition:
-                case EqualTo((column,), value):
-                    self._take_values(column, [value])
-                case In((column,), values):
-                    self._take_values(column, values)
-                case GreaterThan((column,), value) | GreaterThanOrEqual((column,), value):
-                    self._take_bound(column, value, lambda ms: IdRange(EntryId(ms), HIGHEST))
-                case LessThan((column,), value) | LessThanOrEqual((column,), value):
-                    self._take_bound(column, value, lambda ms: IdRange(LOWEST, EntryId(ms, _LAST_OF_MS)))
+                case EqualTo((name,), value):
+                    self._take_values(self._columns.get(name), [value])
+                case In((name,), values):
+                    self._take_values(self._columns.get(name), values)
+                case GreaterThan((name,), value) | GreaterThanOrEqual((name,), value):
+                    self._take_bound(self._columns.get(name), value, _from)
+                case LessThan((name,), value) | LessThanOrEqual((name,), value):
+                    self._take_bound(self._columns.get(name), value, _until)
 
     def range_in(self, whole: IdRange) -> IdRange:
         """What is left of a stream whose entries are in `whole`."""
@@ -53,7 +55,7 @@ class Pushdown:
         is_usual = EntryId(_FIRST_13_DIGITS) <= whole.first and whole.last.ms < 10 * _FIRST_13_DIGITS
         return self.within.within(self.within_text) if is_usual else self.within
 
-    def _take_values(self, column: str, values: Sequence[Any]) -> None:
+    def _take_values(self, column: str | None, values: Sequence[Any]) -> None:
         if column == "partition":
             kept = frozenset(values)
             self.partitions = kept if self.partitions is None else self.partitions & kept
@@ -62,15 +64,23 @@ class Pushdown:
             if ids and len(ids) == len(values):
                 self.within = self.within.within(IdRange(min(ids), max(ids)))
         elif column == "timestamp" and len(values) == 1:
-            self._take_bound(column, values[0], lambda ms: IdRange(EntryId(ms), EntryId(ms, _LAST_OF_MS)))
+            self._take_bound(column, values[0], lambda ms: _from(ms).within(_until(ms)))
 
-    def _take_bound(self, column: str, value: Any, range_of: Callable[[int], IdRange]) -> None:
+    def _take_bound(self, column: str | None, value: Any, range_of: Callable[[int], IdRange]) -> None:
         if column == "timestamp" and isinstance(value, datetime) and ms_of(value) >= 0:
             self.within = self.within.within(range_of(ms_of(value)))
         elif column == "id":
             ms = str(value).partition("-")[0]
             if len(ms) == 13 and ms.isascii() and ms.isdigit() and int(ms) >= _FIRST_13_DIGITS:
                 self.within_text = self.within_text.within(range_of(int(ms)))
+
+
+def _from(ms: int) -> IdRange:
+    return IdRange(EntryId(ms), HIGHEST)
+
+
+def _until(ms: int) -> IdRange:
+    return IdRange(LOWEST, EntryId(ms, _LAST_OF_MS))
 
 
 class PushFilters:

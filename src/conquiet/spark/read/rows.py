@@ -13,6 +13,7 @@ from conquiet.errors import MalformedEntry
 from conquiet.payload import decode_payload
 from conquiet.spark.columns import FIELDS_HEADER, HEADERS, PROBLEM_HEADER
 from conquiet.spark.errors import MalformedRowsError
+from conquiet.spark.read.splits import Split
 from conquiet.spark.wire.replies import Entries, milliseconds_of
 from conquiet.spark.wire.texts import looks_like_objects
 
@@ -22,10 +23,9 @@ _LAST_MS = 253_402_300_799_999
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMaker:
-    """Makes the batches of one partition."""
+    """Makes the batches of one split of entries with the field `data`."""
 
-    stream: str
-    partition: int
+    split: Split
     is_topic: bool
     keeps_malformed: bool
     schema: pa.Schema
@@ -36,25 +36,14 @@ class RowMaker:
         Raises:
             MalformedRowsError: some entry is malformed, and such are not kept.
         """
-        length = len(entries)
         key, headers, data = self._contents(entries)
-        # Ids are digits: nothing to check.
-        columns = {"key": key, "headers": headers, "data": data, "id": entries.ids.view(pa.string())}
-        arrays = []
-        for field in self.schema:
-            match field.name:
-                case "stream":
-                    array = pa.repeat(pa.scalar(self.stream), length)
-                case "partition":
-                    array = pa.repeat(pa.scalar(self.partition, pa.int32()), length)
-                case "timestamp":
-                    milliseconds = milliseconds_of(entries.ids)
-                    is_unknown = milliseconds > _LAST_MS
-                    microseconds = np.where(is_unknown, 0, milliseconds) * 1_000
-                    array = pa.array(microseconds, pa.int64(), mask=is_unknown).cast(field.type)
-                case name:
-                    array = columns[name]
-            arrays.append(array)
+        columns = {"key": key, "headers": headers, "data": data}
+        arrays = [
+            columns[field.name]
+            if field.name in columns
+            else column_of_entries(field.name, entries, self.split, field.type)
+            for field in self.schema
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _contents(self, entries: Entries) -> tuple[pa.StringArray, pa.MapArray, pa.StringArray]:
@@ -78,8 +67,26 @@ class RowMaker:
             kept_data[index] = None
             kept_headers[index] = [(PROBLEM_HEADER, problem), (FIELDS_HEADER, encoded)]
         if not self.keeps_malformed:
-            raise MalformedRowsError(stream=self.stream, entries=malformed)
+            raise MalformedRowsError(stream=self.split.stream, entries=malformed)
         return key, pa.array(kept_headers, HEADERS), pa.array(kept_data, pa.string())
+
+
+def column_of_entries(name: str, entries: Entries, split: Split, kind: pa.DataType) -> pa.Array:
+    """What there is of entries beside their fields."""
+    match name:
+        case "topic":
+            return pa.repeat(pa.scalar(split.place), len(entries))
+        case "stream":
+            return pa.repeat(pa.scalar(split.stream), len(entries))
+        case "partition":
+            return pa.repeat(pa.scalar(split.partition, pa.int32()), len(entries))
+        case "timestamp":
+            milliseconds = milliseconds_of(entries.ids)
+            is_unknown = milliseconds > _LAST_MS
+            microseconds = np.where(is_unknown, 0, milliseconds) * 1_000
+            return pa.array(microseconds, pa.int64(), mask=is_unknown).cast(kind)
+    # Ids are digits: nothing to check.
+    return entries.ids.view(pa.string())
 
 
 def _texts_of(entries: Entries) -> tuple[pa.StringArray, dict[int, str]]:

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from conquiet.queue.connection import Client
 from conquiet.spark.entry_ids import EntryId, IdRange
 from conquiet.spark.read.cuts import cut
+from conquiet.spark.read.sources import Source
 from conquiet.spark.read.stream_info import StreamInfo, average_bytes
 from conquiet.spark.scripts import sample
 
@@ -26,6 +27,8 @@ class Split(InputPartition):
     partition: int
     first: str
     last: str
+    #: The topic, or the stream itself.
+    place: str = ""
 
     @property
     def range(self) -> IdRange:
@@ -49,10 +52,15 @@ def starts_in(
     return tuple(part.first for part in parts)
 
 
-def splits_from(stream: str, partition: int, starts: Sequence[EntryId], last: EntryId) -> list[Split]:
+def rows_per_split(limit: int, entries: int, min_partitions: int) -> int:
+    """How many entries a task gets for so many tasks at least; `limit` at most."""
+    return max(1, min(limit, entries // min_partitions))
+
+
+def splits_from(source: Source, starts: Sequence[EntryId], last: EntryId) -> list[Split]:
     """A split from each start to the next one."""
     ends = [*(start.previous() for start in starts[1:]), last]
     return [
-        Split(stream, partition, str(start), str(end))
+        Split(source.stream, source.partition, str(start), str(end), source.place)
         for start, end in zip(starts, ends[: len(starts)], strict=True)
     ]

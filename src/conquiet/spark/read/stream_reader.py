@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -16,50 +17,63 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from conquiet.errors import QueueError
-from conquiet.queue.backlog import as_mapping
-from conquiet.queue.connection import Client, run_command
-from conquiet.spark.columns import check_columns
-from conquiet.spark.entry_ids import ZERO, EntryId, first_id_of
+from conquiet.masking import mask
+from conquiet.queue.connection import Client
+from conquiet.spark.columns import columns_of
+from conquiet.spark.entry_ids import ZERO
 from conquiet.spark.options import ReadOptions
 from conquiet.spark.outages import Patience, connected
+from conquiet.spark.read.backlog import TOTALS, backlog_of, entries_behind
 from conquiet.spark.read.batch_reader import rows_of
 from conquiet.spark.read.offsets import Offset, from_json, to_json
+from conquiet.spark.read.positions import Positions, offset_at
 from conquiet.spark.read.progress import all_available, at_most, check_nothing_lost
-from conquiet.spark.read.splits import Split, splits_from
+from conquiet.spark.read.sources import Source, Sources, check_none_missing
+from conquiet.spark.read.splits import Split, rows_per_split, splits_from
 from conquiet.spark.read.stream_info import StreamInfo, read_info
 from conquiet.spark.scripts import move_group
 
 _Result = TypeVar("_Result")
 
-_GROUP_PREFIX = "group:"
 _BEGINNING = Offset(ZERO, 0)
 
 
 class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a stream or topic; lives as long as the query, in a process of the driver."""
+    """Follows streams or topics; lives as long as the query, in a process of the driver."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        check_columns(schema)
         if options.end is not None:
             raise ValueError("end is for batch reads: a streaming query goes on, or stops by its trigger")
-        self._start = options.start or "latest"
-        if self._start not in ("earliest", "latest") and not self._start.startswith(_GROUP_PREFIX):
-            first_id_of("start", self._start)
+        self._start = Positions("start", options.start, "latest")
         self._options = options
-        self._address = options.address
+        self._sources = Sources(options.address, options.discovery_interval_ms)
+        self._is_only = not options.address.is_of_several
+        self._columns = columns_of(schema, options)
         self._schema = to_arrow_schema(schema, timezone="UTC")
         #: With Trigger.AvailableNow: the streams when it began.
-        self._until: dict[int, StreamInfo] | None = None
-        #: Of each partition: the last offset whose entries were counted, and how many were removed by then.
-        self._counted: dict[int, tuple[Offset, int | None]] = {}
+        self._until: dict[str, StreamInfo] | None = None
+        #: Of each source: the last offset whose entries were counted, and how many were removed by then.
+        self._counted: dict[str, tuple[Offset, int | None]] = {}
+        #: Where the last micro-batch that was planned ends, and until when the next one may wait.
+        self._planned: dict[str, Offset] = {}
+        self._waits_until: float | None = None
+        #: Tries after an outage, of this planner.
+        self._retries = 0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Where a query without a checkpoint begins."""
 
         def begin(client: Client) -> dict[str, Any]:
-            streams = self._address.streams(client)
-            return to_json({index: _beginning(client, key, self._start) for index, key in enumerate(streams)})
+            sources = self._sources.find(client)
+            self._start.check_names(sources, is_only=self._is_only)
+            return to_json(
+                {
+                    source.name: offset_at(
+                        client, source.stream, self._start.of(source, is_only=self._is_only)
+                    )
+                    for source in sources
+                }
+            )
 
         return self._connected(begin)
 
@@ -70,19 +84,30 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
         """Remember where the streams end now."""
-        self._until = self._connected(lambda client: _infos(client, self._address.streams(client)))
+        self._until = self._connected(lambda client: _infos(client, self._sources.find(client)))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; `start` has been processed completely by now."""
         offsets = from_json(start)
         ends = self._connected(lambda client: self._ends(client, offsets, limit))
+        self._planned = ends
         return start if ends == offsets else to_json(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
-        """Where the streams end, for the query's progress."""
-        infos = self._connected(lambda client: _infos(client, self._address.streams(client)))
-        ends = {index: Offset(info.last_generated, info.entries_added) for index, info in infos.items()}
-        return to_json(ends)
+        """Where the streams end and what is behind the micro-batch, for the query's progress."""
+
+        def report(client: Client) -> dict[str, Any]:
+            sources = self._sources.find(client)
+            return backlog_of(client, sources, self._planned, _infos(client, sources))
+
+        backlog = self._connected(report)
+        address = self._options.address
+        backlog[TOTALS] |= {
+            "retries": self._retries,
+            "from": address.place,
+            "server": server_without_secrets(address.url),
+        }
+        return backlog
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The splits that the end offset names; those of a replayed batch are the same.
@@ -90,116 +115,133 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         The start of the first batch is not kept by Spark: when that batch is replayed, `start` is where a new
         query would begin, and says nothing about what the batch has read.
         """
-        before, splits = from_json(start), []
-        streams = self._connected(self._address.streams)
-        for partition, offset in from_json(end).items():
-            if offset != before.get(partition, _BEGINNING):
-                splits += splits_from(streams[partition], partition, offset.starts, offset.last)
+        before, ends, splits = from_json(start), from_json(end), []
+        # Of a batch that is run again, the end was not planned by this reader.
+        self._planned = ends
+        found = self._connected(self._sources.find)
+        check_none_missing(found, ends, fails_on_loss=self._options.fail_on_data_loss)
+        sources = {source.name: source for source in found}
+        for name, offset in ends.items():
+            if name in sources and offset != before.get(name, _BEGINNING):
+                splits += splits_from(sources[name], offset.starts, offset.last)
         return list(splits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split; runs in a task."""
         if isinstance(partition, Split):
-            yield from rows_of(partition, self._options, self._schema)
+            yield from rows_of(partition, self._options, self._columns, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Everything up to `end` has been processed."""
         if self._options.commit_group is not None:
             self._connected(
-                lambda client: self._move_group(client, self._address.streams(client), from_json(end))
+                lambda client: self._move_group(client, self._sources.find(client), from_json(end))
             )
 
     def stop(self) -> None:
         """Nothing is open between calls."""
 
-    def _ends(self, client: Client, offsets: Mapping[int, Offset], limit: ReadLimit) -> dict[int, Offset]:
-        streams = self._address.streams(client)
-        self._move_group(client, streams, offsets)
-        # A partition that the topic has grown by is read from its beginning.
-        known = {partition: offsets.get(partition, _BEGINNING) for partition in range(len(streams))}
-        infos = self._checked_infos(client, streams, known)
+    def _ends(self, client: Client, offsets: Mapping[str, Offset], limit: ReadLimit) -> dict[str, Offset]:
+        sources = self._sources.find(client)
+        check_none_missing(sources, offsets, fails_on_loss=self._options.fail_on_data_loss)
+        self._move_group(client, sources, offsets)
+        # A stream or partition that is new is read from its beginning.
+        known = {source.name: offsets.get(source.name, _BEGINNING) for source in sources}
+        infos = self._checked_infos(client, sources, known)
         if self._until is not None:
             until = self._until
-            infos = {index: info.bounded_by(until.get(index, StreamInfo())) for index, info in infos.items()}
+            infos = {name: info.bounded_by(until.get(name, StreamInfo())) for name, info in infos.items()}
+        behind = [entries_behind(known[name], info) for name, info in infos.items()]
+        if self._must_wait(behind):
+            return dict(offsets)
+        counts = zip(behind, infos.values(), strict=True)
+        entries = sum(info.length if count is None else count for count, info in counts)
+        size = rows_per_split(self._options.rows_per_split, entries, self._options.min_partitions)
         if isinstance(limit, ReadMaxRows):
-            ends = self._share(client, streams, known, infos, limit.max_rows)
+            size = rows_per_split(size, min(entries, limit.max_rows), self._options.min_partitions)
+            ends = self._share(client, sources, known, infos, limit.max_rows, size)
         else:
-            size = self._options.rows_per_split
             ends = {
-                partition: all_available(client, stream, known[partition], infos[partition], size)
-                for partition, stream in enumerate(streams)
+                source.name: all_available(
+                    client, source.stream, known[source.name], infos[source.name], size
+                )
+                for source in sources
             }
         # Once more: what was trimmed since the first check is in no split, so that no task would miss it.
-        self._checked_infos(client, streams, known)
+        self._checked_infos(client, sources, known)
         return ends
 
+    def _must_wait(self, behind: Sequence[int | None]) -> bool:
+        """Whether there are fewer than `minOffsetsPerTrigger` entries, for less than `maxTriggerDelayMs`."""
+        wanted = self._options.min_offsets_per_trigger
+        # Where Redis does not count, or a query ends with what is there, nothing is waited for.
+        if wanted is None or self._until is not None or None in behind:
+            return False
+        number, now = sum(count or 0 for count in behind), time.monotonic()
+        if self._waits_until is None:
+            self._waits_until = now + self._options.max_trigger_delay_ms / 1_000
+        if number < wanted and (not number or now < self._waits_until):
+            return True
+        self._waits_until = None
+        return False
+
     def _connected(self, call: Callable[[Client], _Result]) -> _Result:
-        return connected(self._address, Patience(self._options.retry_timeout_ms), call)
+        patience = Patience(self._options.retry_timeout_ms)
+        try:
+            return connected(self._options.address, patience, call)
+        finally:
+            self._retries += patience.retries
 
     def _checked_infos(
-        self, client: Client, streams: list[str], starts: Mapping[int, Offset]
-    ) -> dict[int, StreamInfo]:
-        infos = _infos(client, streams)
+        self, client: Client, sources: Sequence[Source], starts: Mapping[str, Offset]
+    ) -> dict[str, StreamInfo]:
+        infos = _infos(client, sources)
         if self._options.fail_on_data_loss:
-            for partition, stream in enumerate(streams):
-                check_nothing_lost(stream, starts[partition], infos[partition])
+            for source in sources:
+                check_nothing_lost(source.stream, starts[source.name], infos[source.name])
         return infos
 
     def _share(
         self,
         client: Client,
-        streams: list[str],
-        starts: Mapping[int, Offset],
-        infos: Mapping[int, StreamInfo],
+        sources: Sequence[Source],
+        starts: Mapping[str, Offset],
+        infos: Mapping[str, StreamInfo],
         rows: int,
-    ) -> dict[int, Offset]:
-        # An equal share for each partition; those with less leave theirs to the ones that come after.
-        ends = dict(starts)
+        size: int,
+    ) -> dict[str, Offset]:
+        # An equal share for each stream; those with less leave theirs to the ones that come after.
+        ends, streams = dict(starts), {source.name: source.stream for source in sources}
         waiting = [
-            (info.length, index, info.last)
-            for index, info in infos.items()
-            if info.last is not None and info.last > ends[index].last
+            (info.length, name, info.last)
+            for name, info in infos.items()
+            if info.last is not None and info.last > ends[name].last
         ]
-        for position, (_, index, last) in enumerate(sorted(waiting)):
+        for position, (_, name, last) in enumerate(sorted(waiting)):
             share = -(-rows // (len(waiting) - position))
             if share:
-                start, size = ends[index], self._options.rows_per_split
-                counted, removed = self._counted.get(index, (None, None))
-                if counted != start:
+                counted, removed = self._counted.get(name, (None, None))
+                if counted != ends[name]:
                     removed = None
-                ends[index], count = at_most(client, streams[index], start, last, share, size, removed)
-                self._counted[index] = ends[index], infos[index].removed
+                ends[name], count = at_most(client, streams[name], ends[name], last, share, size, removed)
+                self._counted[name] = ends[name], infos[name].removed
                 rows -= count
         return ends
 
-    def _move_group(self, client: Client, streams: list[str], offsets: Mapping[int, Offset]) -> None:
+    def _move_group(self, client: Client, sources: Sequence[Source], offsets: Mapping[str, Offset]) -> None:
         group = self._options.commit_group
         if group is not None:
-            for partition, offset in offsets.items():
-                move_group(client, streams[partition], group, offset.last, offset.added)
+            for source in sources:
+                offset = offsets.get(source.name)
+                if offset is not None:
+                    move_group(client, source.stream, group, offset.last, offset.added)
 
 
-def _infos(client: Client, streams: list[str]) -> dict[int, StreamInfo]:
-    return {partition: read_info(client, stream) for partition, stream in enumerate(streams)}
+def server_without_secrets(url: str) -> str:
+    """The server of a URL, without user, password and parameters."""
+    scheme, _, rest = mask(url).partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
-def _beginning(client: Client, stream: str, start: str) -> Offset:
-    info = read_info(client, stream)
-    if start == "latest":
-        return Offset(info.last_generated, info.entries_added)
-    if start == "earliest":
-        return Offset(ZERO, info.removed)
-    if not start.startswith(_GROUP_PREFIX):
-        before = first_id_of("start", start).previous()
-        return Offset(before, info.added_up_to(before))
-    name = start.removeprefix(_GROUP_PREFIX)
-    groups = run_command(client, "XINFO GROUPS", stream.encode(), stream=stream, group=name)
-    for group in map(as_mapping, groups):
-        if group["name"] == name.encode():
-            last, added = EntryId.parse(group["last-delivered-id"]), group.get("entries-read")
-            is_cut_off = info.removed and (info.first is None or info.first > last)
-            if added is None and (last == info.last_generated or not is_cut_off):
-                # Of a group that trimming has passed, it is not known how many entries it has missed.
-                added = info.added_up_to(last)
-            return Offset(last, added)
-    raise QueueError("start", stream=stream, group=name, reason="the stream has no such group")
+def _infos(client: Client, sources: Sequence[Source]) -> dict[str, StreamInfo]:
+    return {source.name: read_info(client, source.stream) for source in sources}

@@ -22,8 +22,11 @@ from conquiet.spark.wire.connection import ServerConnection
 Hashes = NDArray[np.uint64]
 
 #: How many partitions, and those that were added to, as record_partitions.lua writes them.
-_RECORD = re.compile(rb"(\d+):,((?:\d+,)*)")
+_RECORD = re.compile(rb"(\d+):,((?:[0-9a-f]+,)*)")
 
+
+#: Of what add_rows_of_task.lua keeps of a task: the batch and the digest.
+_BEFORE_HASHES = 36
 
 #: Rows that one call keeps: the server does nothing else meanwhile.
 _ROWS_KEPT = 2_000
@@ -81,14 +84,29 @@ def record_partitions(
     client: Client, key: str, partitions: Sequence[int], *, count: int, batch: int, window_ms: int
 ) -> tuple[int, list[int]]:
     """Add to a task's record; returns the number of partitions in it, and which were recorded so far."""
-    arguments: list[Argument] = [window_ms, f"{batch:020}", count, *partitions]
+    number, recorded = _record(client, key, list(map(str, partitions)), count, batch, window_ms)
+    return number, [int(partition) for partition in recorded]
+
+
+def record_names(client: Client, key: str, names: Sequence[str], *, batch: int, window_ms: int) -> list[str]:
+    """Add to a task's record of topics; returns those that are in it."""
+    # The script divides what it records by commas.
+    encoded = [name.encode().hex() for name in names]
+    _, recorded = _record(client, key, encoded, 0, batch, window_ms)
+    return [bytes.fromhex(name.decode()).decode() for name in recorded]
+
+
+def _record(
+    client: Client, key: str, new: Sequence[str], count: int, batch: int, window_ms: int
+) -> tuple[int, list[bytes]]:
+    arguments: list[Argument] = [window_ms, f"{batch:020}", count, *new]
     with visible_errors("record_partitions", stream=key, group=None):
         record = _RECORD_PARTITIONS.run(client, [key], arguments)
     match = _RECORD.fullmatch(record)
     if match is None:
         reason = f"the record of the task's other attempts is of another version of conquiet: {record!r:.100}"
         raise QueueError("record_partitions", stream=key, group=None, reason=reason)
-    return int(match[1]), [int(partition) for partition in match[2].split(b",") if partition]
+    return int(match[1]), [part for part in match[2].split(b",") if part]
 
 
 def add_rows_by_id(
@@ -175,6 +193,12 @@ class TaskKey:
         return keys if self.run is None else [*keys, self.run.runs_key, self.run.rows_key]
 
 
+def rows_recorded(client: Client, key: str) -> int:
+    """How many rows of a task the server knows of in one stream."""
+    length = int(run_command(client, "STRLEN", key.encode(), stream=key, group=None))
+    return max(0, length - _BEFORE_HASHES) // 8
+
+
 @dataclass(frozen=True, slots=True)
 class AddedRows:
     """Rows of a task that are in a stream: how many, and the digest over their hashes in order."""
@@ -204,15 +228,15 @@ def add_rows_of_task(
         packed: the rows, as `packed_texts` makes them.
         on_reply: called with `None` once the rows are added. If other attempts have added rows that are not
             known, nothing is added; it is called with all that were, and with the hashes of the unknown ones.
+            If there are fewer than are known, the server has lost some.
     """
 
     def receive(reply: Any) -> None:
         if reply == 0:
             on_reply(None)
             return
-        digest, unknown = reply
-        others = np.frombuffer(unknown, dtype="<u8")
-        on_reply((AddedRows(known.count + len(others), digest.decode()), others))
+        digest, unknown, count = reply
+        on_reply((AddedRows(count, digest.decode()), np.frombuffer(unknown, dtype="<u8")))
 
     fixed: list[Argument] = [task.window_ms, f"{task.batch:020}", known.count, known.digest, after.digest]
     run = "" if task.run is None else f"{task.run.number:020}"

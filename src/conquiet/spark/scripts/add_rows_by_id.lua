@@ -1,7 +1,7 @@
 -- Adds rows, each unless its dedupe id was added within the window.
 --
 -- KEYS[1]  the stream   KEYS[2]  the dedupe ids   KEYS[3]  until when each is known
--- ARGV[1]  window, ms   ARGV[2…]  dedupe id and row, in turns
+-- ARGV[1]  window, ms   ARGV[2…]  dedupe id and row, in turns: a row as in add_rows_of_task.lua
 --
 -- Returns how many were added.
 
@@ -11,7 +11,9 @@ for i = 2, #ARGV, 2 do
   local id = ARGV[i]
   local known_until = redis.call('ZSCORE', KEYS[3], id)
   if not (known_until and tonumber(known_until) > now) then
-    local entry_id = redis.call('XADD', KEYS[1], '*', 'data', ARGV[i + 1])
+    local row = ARGV[i + 1]
+    local fields = string.byte(row) == 0xdd and cmsgpack.unpack(row) or {'data', row}
+    local entry_id = redis.call('XADD', KEYS[1], '*', unpack(fields))
     redis.call('HSET', KEYS[2], id, entry_id)
     redis.call('ZADD', KEYS[3], now + window, id)
     added = added + 1

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from conquiet.errors import QueueError
 from conquiet.queue.connection import queue_error
-from conquiet.spark.errors import RowsDifferError
+from conquiet.spark.errors import RowsDifferError, RowsLostError
 from conquiet.spark.outages import Patience
 from conquiet.spark.scripts import AddedRows, Hashes, TaskKey, add_rows_by_id, add_rows_of_task
 from conquiet.spark.wire.connection import ServerConnection
@@ -78,6 +78,11 @@ class OncePerTaskWriter:
         self._unsent: deque[_Chunk] = deque()
         self._sent: deque[_Chunk] = deque()
         self._refused: list[_Chunk] = []
+
+    @property
+    def record(self) -> tuple[str, int]:
+        """The key by which another attempt of the task knows what was added, and how many rows that is."""
+        return self._task.key, self._added.count
 
     def add(self, rows: StreamRows) -> None:
         """Send rows; an error may be that of rows sent before."""
@@ -149,7 +154,9 @@ class OncePerTaskWriter:
         elif others is None:
             self._added = after
         else:
-            self._added, hashes = others
+            known, (self._added, hashes) = self._added, others
+            if self._added.count < known.count:
+                raise RowsLostError(stream=self._task.stream, rows=known.count - self._added.count)
             self._others.update(hashes.tolist())
             self._refused.append(chunk)
 

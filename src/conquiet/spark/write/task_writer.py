@@ -9,8 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 from conquiet.errors import NotReplicatedError, QueueError
-from conquiet.queue.connection import Client, key_beside, longest_block_ms, queue_error, server_of
+from conquiet.queue.connection import (
+    Client,
+    key_beside,
+    longest_block_ms,
+    queue_error,
+    run_command,
+    server_of,
+)
 from conquiet.spark.address import open_topic
+from conquiet.spark.entry_ids import first_id_of
 from conquiet.spark.errors import RowsDifferError
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.outages import Patience, again_after_outages, find_servers
@@ -24,6 +32,7 @@ from conquiet.spark.scripts import (
 )
 from conquiet.spark.task_context import Attempt
 from conquiet.spark.wire.connection import ServerConnection
+from conquiet.spark.write.field_target import FieldTarget
 from conquiet.spark.write.stream_writers import (
     Line,
     OncePerIdWriter,
@@ -35,13 +44,18 @@ from conquiet.spark.write.targets import StreamTarget, Target
 from conquiet.spark.write.task_target import TaskTarget
 
 
-def open_target(client: Client, options: WriteOptions) -> Target:
+def open_target(client: Client, options: WriteOptions, fields: Sequence[str] = ()) -> Target:
     """Where the rows go.
+
+    Args:
+        fields: the columns that become fields of entries.
 
     Raises:
         TopicError: the topic is not there.
     """
     address = options.address
+    if fields:
+        return FieldTarget(address.stream or "", options, fields)
     if options.task_envelope is not None:
         return TaskTarget(address.stream or "", options)
     if address.topic is None:
@@ -74,6 +88,11 @@ class TaskWriter:
         #: The keys by which another attempt of the task knows what was added.
         self.keys: list[str] = []
 
+    @property
+    def records(self) -> dict[str, int]:
+        """Of each key by which another attempt knows rows: how many it has."""
+        return dict(one.record for one in self._writers.values() if isinstance(one, OncePerTaskWriter))
+
     def add(self, batch: pa.RecordBatch) -> None:
         """Send the rows of one Arrow batch, each to its stream."""
         if self._partitions is not None and not self._writers:
@@ -81,6 +100,7 @@ class TaskWriter:
             self._target.spread_over(again_after_outages(self._partitions.count, self._patience))
         for rows in self._target.rows_by_stream(batch):
             self._writer_of(rows.stream).add(rows)
+            self._trim(rows.stream)
 
     def finish(self) -> None:
         """Wait until all rows are in their streams.
@@ -95,11 +115,25 @@ class TaskWriter:
                 streams = again_after_outages(self._partitions.recorded, self._patience)
             for stream in streams:
                 self._writer_of(stream)
-        for writer in self._writers.values():
+        for stream, writer in self._writers.items():
             writer.finish()
+            self._trim(stream)
         if self._options.min_replicas:
             for server, stream in {server_of(self._client, one): one for one in self._writers}.items():
                 self._wait_for_replicas(server, stream)
+
+    def _trim(self, stream: str) -> None:
+        """Trim a stream as the options say; in whole nodes, which costs next to nothing."""
+        options = self._options
+        if options.max_len is None and options.min_id is None:
+            return
+        limit: tuple[str, Any] = ("MAXLEN", options.max_len)
+        if options.min_id is not None:
+            limit = ("MINID", str(first_id_of("minId", options.min_id)))
+        how, threshold = limit
+        command = ("XTRIM", stream.encode(), how, "~", threshold)
+        trim = partial(run_command, self._client, *command, stream=stream, group=None)
+        again_after_outages(trim, self._patience)
 
     def __enter__(self) -> TaskWriter:
         return self

@@ -51,8 +51,8 @@ class WorkerDescription:
             return None
 
 
-def live_workers(client: Client, namespace: str) -> list[WorkerDescription]:
-    """All that are alive, in the order of their names."""
-    texts = scripts.live_workers(client, workers_key(namespace))
+def live_workers(client: Client, namespace: str, *, forgets_ended: bool = True) -> list[WorkerDescription]:
+    """All that are alive, in the order of their names; who may only read forgets none that has ended."""
+    texts = scripts.live_workers(client, workers_key(namespace), forgets_ended=forgets_ended)
     found = [description for text, _ in texts if (description := WorkerDescription.decode(text)) is not None]
     return sorted(found, key=lambda one: one.name)

@@ -85,10 +85,11 @@ def register_worker(client: Client, workers: str, description: str, ttl_ms: int)
         script("heartbeat").run(client, [workers], (clock.for_scripts(), ttl_ms, description))
 
 
-def live_workers(client: Client, workers: str) -> list[tuple[str, int]]:
+def live_workers(client: Client, workers: str, *, forgets_ended: bool) -> list[tuple[str, int]]:
     """The descriptions of workers that are alive, and for how many ms they count as such."""
+    arguments = (clock.for_scripts(), "1" if forgets_ended else "")
     with visible_errors("read workers", stream=workers, group=None):
-        reply = script("live_workers").run(client, [workers], (clock.for_scripts(),))
+        reply = script("live_workers").run(client, [workers], arguments)
     return [(as_text(one), int(left_ms)) for one, left_ms in zip(reply[::2], reply[1::2], strict=True)]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import sqlite3
+import signal
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -21,10 +23,49 @@ Fault = Literal["crash", "lost_answer"]
 
 #: The exit status of a child that came to its point; a shell says the same of SIGKILL.
 CRASHED = 137
+#: Of one that came to its end, and of one that failed before its point.
+ENDED = 0
+FAILED = 1
+
+
+def status_of_child(run: Callable[[], int], *, timeout_s: int, errors: Path | None = None) -> int:
+    """Fork a child that runs this and ends; its exit status, negative if a signal has ended it.
+
+    The process must have no threads. A child that takes longer is killed, even in a call that never returns.
+
+    Args:
+        errors: where the traceback of a child that fails is written; else to stderr.
+    """
+    pid = os.fork()
+    if pid == 0:
+        _be_child(run, timeout_s, errors)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _be_child(run: Callable[[], int], timeout_s: int, errors: Path | None) -> NoReturn:
+    # Nothing handles SIGALRM: it ends the process.
+    signal.alarm(timeout_s)
+    status = FAILED
+    try:
+        status = run()
+    except BaseException:  # noqa: BLE001 -- the exit status says it, and the traceback
+        if errors is None:
+            traceback.print_exc()
+        else:
+            errors.write_text(traceback.format_exc())
+    finally:
+        os._exit(status)
+
+
+def last_point(trace: Path) -> str:
+    """The name of the point at which a child ended."""
+    *_, last = ["the start", *trace.read_text().splitlines()]
+    return last
 
 
 class CrashPoints:
-    """Lets the fault happen right after the n-th point; for a forked child, whose redis-py stays changed."""
+    """Lets the fault happen right after the n-th point, in a process of its own or until `unwatch`."""
 
     def __init__(self, last: int, fault: Fault, *, trace: Path, has_replies: bool = True) -> None:
         self._left = last
@@ -33,6 +74,8 @@ class CrashPoints:
         # Without replies half the points: the server has executed what was sent, answer or no answer.
         self._has_replies = has_replies
         self._trace = trace.open("a", buffering=1)
+        self._lost_sql_answer: Callable[[str], Exception] = RuntimeError
+        self._restore: list[Callable[[], None]] = []
 
     @property
     def is_reached(self) -> bool:
@@ -43,6 +86,12 @@ class CrashPoints:
         """Count from now on what goes to Redis, and to the database of this engine."""
         self._watch_redis()
         self._watch_sql(engine if isinstance(engine, Engine) else engine.sync_engine)
+
+    def unwatch(self) -> None:
+        """Leave redis-py and SQLAlchemy as they were."""
+        for restore in self._restore:
+            restore()
+        self._trace.close()
 
     def pass_step(self, name: str) -> None:
         """Between two steps of the process that nobody answers: it can crash there, and lose no answer."""
@@ -70,7 +119,9 @@ class CrashPoints:
             raise
 
     def _watch_redis(self) -> None:
-        send, read = AbstractConnection.send_packed_command, AbstractConnection.read_response
+        # redis-py has no types for them.
+        send: Any = AbstractConnection.send_packed_command
+        read: Any = AbstractConnection.read_response
         unanswered: deque[str] = deque()
 
         # redis-py sends a pipeline as one packet; one by one, a crash can come between its commands.
@@ -95,14 +146,19 @@ class CrashPoints:
 
         replaced = {"pack_commands": pack_each, "send_packed_command": send_each, "read_response": read_one}
         for name, method in replaced.items():
+            self._restore.append(
+                partial(setattr, AbstractConnection, name, getattr(AbstractConnection, name))
+            )
             setattr(AbstractConnection, name, method)
 
     def _watch_sql(self, engine: Engine) -> None:
+        # What the driver raises when its connection is gone.
         dialect: Any = engine.dialect
-        dialect.do_execute = self._counted(dialect.do_execute)
-        dialect.do_executemany = self._counted(dialect.do_executemany)
-        dialect.do_commit = self._counted(dialect.do_commit, name="COMMIT")
-        dialect.do_rollback = self._counted(dialect.do_rollback, name="ROLLBACK")
+        self._lost_sql_answer = dialect.dbapi.OperationalError
+        names = {"do_execute": None, "do_executemany": None, "do_commit": "COMMIT", "do_rollback": "ROLLBACK"}
+        for method, name in names.items():
+            setattr(engine.dialect, method, self._counted(getattr(engine.dialect, method), name=name))
+            self._restore.append(partial(delattr, engine.dialect, method))
 
     def _counted(self, method: Callable[..., None], *, name: str | None = None) -> Callable[..., None]:
         def call(target: Any, *args: Any, **options: Any) -> None:
@@ -110,7 +166,7 @@ class CrashPoints:
                 method(target, *args, **options)
             finally:
                 point = f"sql {name or args[0].split()[0].upper()}"
-                self._pass(point, sqlite3.OperationalError(f"the answer was lost at: {point}"))
+                self._pass(point, self._lost_sql_answer(f"the answer was lost at: {point}"))
 
         return call
 

@@ -1,0 +1,1 @@
+"""What `conquiet dev` runs: the processes of a project, and a server beside them."""

@@ -1,0 +1,130 @@
+"""Query: what stands in the address, checked; and addresses of other views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlencode
+
+from starlette.datastructures import ImmutableMultiDict, QueryParams
+
+from conquiet.operations.values import parse_duration, parse_position, parse_time
+
+_LONGEST = 2_000
+#: Before the name of an option: what its dry run was made with.
+_SHOWN = "shown_"
+
+
+class Query:
+    """The parameters of a view or of an action's form."""
+
+    def __init__(self, parameters: QueryParams | ImmutableMultiDict[str, str]) -> None:
+        self._parameters = parameters
+
+    def text(self, name: str) -> str | None:
+        """A text; `None` if it is empty or not there.
+
+        Raises:
+            ValueError: it is too long.
+        """
+        value = self._parameters.get(name) or None
+        if value is not None and len(value) > _LONGEST:
+            raise ValueError(f"{name} is longer than {_LONGEST:,} characters")
+        return value
+
+    def needed(self, name: str) -> str:
+        """A text that must be there.
+
+        Raises:
+            ValueError: it is not.
+        """
+        value = self.text(name)
+        if value is None:
+            raise ValueError(f"the address lacks {name}=…")
+        return value
+
+    def all(self, name: str) -> list[str]:
+        """Every value of a parameter that may be there several times."""
+        return [value for value in self._parameters.getlist(name) if value]
+
+    def number(self, name: str, default: int, *, most: int) -> int:
+        """A whole number from 1 on.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        value = self.text(name)
+        if value is None:
+            return default
+        if not value.isdecimal() or not 1 <= int(value) <= most:
+            raise ValueError(f"{name} must be a number from 1 to {most:,}, got {value!r:.50}")
+        return int(value)
+
+    def rate(self, name: str) -> float | None:
+        """Messages per second; `None` for as fast as it goes.
+
+        Raises:
+            ValueError: it is not a number above 0.
+        """
+        value = self.text(name)
+        if value is None:
+            return None
+        rate = float(value)
+        if not 0 < rate < float("inf"):
+            raise ValueError(f"{name} must be above 0, got {value!r:.50}")
+        return rate
+
+    def choice(self, name: str, choices: Iterable[str]) -> str:
+        """One of some words; without it the first one.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        known = tuple(choices)
+        value = self.text(name) or known[0]
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r:.50}")
+        return value
+
+    def duration(self, name: str) -> int | None:
+        """Milliseconds of "30s" or "5m"."""
+        value = self.text(name)
+        return None if value is None else parse_duration(value)
+
+    def time(self, name: str) -> int | None:
+        """A time, ms since 1970."""
+        value = self.text(name)
+        return None if value is None else parse_time(value)
+
+    def position(self, name: str) -> str | int | None:
+        """An entry id or a time."""
+        value = self.text(name)
+        return None if value is None else parse_position(value)
+
+    @property
+    def has_changed_options(self) -> bool:
+        """Whether an option of an action is another one than the dry run was made with."""
+        shown = [name for name in self._parameters if name.startswith(_SHOWN)]
+        return any(
+            self._parameters[name] != self._parameters.get(name.removeprefix(_SHOWN), "") for name in shown
+        )
+
+    def asked(self) -> dict[str, object]:
+        """What an action was asked for, without what only its form has."""
+        return {
+            name: self._parameters.getlist(name)
+            for name in self._parameters
+            if name != "form_token" and not name.startswith(_SHOWN)
+        }
+
+    def flag(self, name: str) -> bool:
+        """A checkbox."""
+        return self.text(name) in ("1", "on", "true", "yes")
+
+
+def address(path: str, parameters: Mapping[str, object]) -> str:
+    """A path with its parameters; those that are empty are left out."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in parameters.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        pairs += [(name, "1" if one is True else str(one)) for one in values if one not in (None, "", False)]
+    return f"{path}?{urlencode(pairs)}" if pairs else path

@@ -1,0 +1,134 @@
+"""What streaming queries report of their sources, read from their progress; and as metrics for Prometheus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import Counter, Gauge, Histogram
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from conquiet.queue.metrics import MetricSet
+from conquiet.spark.read.backlog import TOTALS
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+
+_QUERY, _SOURCE = ("query",), ("query", "source")
+_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+_seconds = partial(Histogram, buckets=_BUCKETS)
+
+
+METRICS = MetricSet(
+    {
+        "conquiet_spark_rows_behind": (Gauge, "Entries behind the last micro-batch.", _SOURCE),
+        "conquiet_spark_bytes_behind": (Gauge, "About how much memory they take in Redis.", _SOURCE),
+        "conquiet_spark_oldest_age_seconds": (Gauge, "The age of the oldest of them.", _SOURCE),
+        "conquiet_spark_retries_total": (Counter, "Tries of the planner after outages of Redis.", _SOURCE),
+        "conquiet_spark_input_rows_total": (Counter, "Rows of all micro-batches.", _QUERY),
+        "conquiet_spark_batch_duration_seconds": (_seconds, "Time of a micro-batch.", _QUERY),
+        "conquiet_spark_query_active": (Gauge, "1 while the query runs.", _QUERY),
+        "conquiet_spark_query_failures_total": (Counter, "Queries that ended with an error.", _QUERY),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBacklog:
+    """What one source of a query has not read yet, as its progress says."""
+
+    #: The stream, the topic, the list or the pattern that is read.
+    place: str
+    #: Its URL without user, password and parameters.
+    server: str
+    #: Entries behind the micro-batch, of all streams and of the one with the most; `None` if unknown.
+    rows_behind: int | None
+    max_rows_behind: int | None
+    #: The age of the oldest of them; 0 if there is none.
+    oldest_age_ms: int
+    #: About how much memory they take.
+    bytes_behind: int
+    #: Tries after outages, of the planner that runs now.
+    retries: int
+
+
+def source_backlogs(progress: StreamingQueryProgress) -> list[SourceBacklog]:
+    """Of `query.lastProgress`, or of a listener's event: a backlog for each `redis-stream` that is read."""
+    return list(_backlogs(progress))
+
+
+class QueryMetrics(StreamingQueryListener):
+    """Makes metrics of the progress of queries: `spark.streams.addListener(QueryMetrics())`.
+
+    They are in the process of the driver, in prometheus_client's default registry; `start_http_server` of
+    prometheus_client serves them.
+    """
+
+    def __init__(self) -> None:
+        #: By query, since Spark names it only when it starts and in its progress.
+        self._names: dict[str, str] = {}
+        self._retries: dict[tuple[str, str], int] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 -- Spark's name
+        """It runs."""
+        query = self._names[str(event.id)] = event.name or str(event.id)
+        METRICS.emit("conquiet_spark_query_active", 1, query)
+        METRICS.emit("conquiet_spark_query_failures_total", 0, query)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 -- Spark's name
+        """A micro-batch has ended."""
+        progress = event.progress
+        query = progress.name or str(progress.id)
+        METRICS.emit("conquiet_spark_input_rows_total", progress.numInputRows, query)
+        METRICS.emit("conquiet_spark_batch_duration_seconds", progress.batchDuration / 1_000, query)
+        for source in source_backlogs(progress):
+            if source.rows_behind is not None:
+                METRICS.emit("conquiet_spark_rows_behind", source.rows_behind, query, source.place)
+            METRICS.emit("conquiet_spark_bytes_behind", source.bytes_behind, query, source.place)
+            age_s = source.oldest_age_ms / 1_000
+            METRICS.emit("conquiet_spark_oldest_age_seconds", age_s, query, source.place)
+            known = self._retries.get((query, source.place), 0)
+            # A planner that was started again counts from 0.
+            new = source.retries - known if source.retries >= known else source.retries
+            self._retries[query, source.place] = source.retries
+            METRICS.emit("conquiet_spark_retries_total", new, query, source.place)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 -- Spark's name
+        """Nothing is new."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 -- Spark's name
+        """It has ended."""
+        query = self._names.pop(str(event.id), str(event.id))
+        METRICS.emit("conquiet_spark_query_active", 0, query)
+        if event.exception is not None:
+            METRICS.emit("conquiet_spark_query_failures_total", 1, query)
+
+
+def _backlogs(progress: StreamingQueryProgress) -> Iterator[SourceBacklog]:
+    for source in progress.sources:
+        latest: Any = source.latestOffset
+        try:
+            report = json.loads(latest) if isinstance(latest, str) else latest
+        except ValueError:
+            continue
+        totals = report.get(TOTALS) if isinstance(report, dict) else None
+        # Another source may call something the same.
+        if isinstance(totals, dict) and "rowsBehind" in totals:
+            yield SourceBacklog(
+                place=totals["from"],
+                server=totals["server"],
+                rows_behind=totals["rowsBehind"],
+                max_rows_behind=totals["maxRowsBehind"],
+                oldest_age_ms=totals["oldestAgeMs"],
+                bytes_behind=totals["bytesBehind"],
+                retries=totals["retries"],
+            )

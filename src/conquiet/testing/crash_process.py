@@ -1,0 +1,176 @@
+"""The process that forks for each crash of a handler: it has no threads, and one import of the handler."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis.utils
+
+from conquiet.consume import DrainLimits, Handler, drain, load_handler
+from conquiet.db.engine import open_engine
+from conquiet.queue import QueueConfig, RedisStreamsQueue, open_client
+from conquiet.testing.crash_points import CRASHED, ENDED, CrashPoints, Fault, last_point, status_of_child
+
+GROUP = "test"
+_WORKER = "worker-1"
+_TIMEOUT_S = 600
+#: What a read waits; nothing waits for messages here, as it is known how many there are.
+BLOCK_MS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashOrder:
+    """One drain that ends at a point; all that crosses the pipe."""
+
+    point: int
+    fault: Fault
+    url: str
+    stream: str
+    database_url: str
+    has_inbox: bool
+    messages: int
+    #: Where the child writes which points it passed, and why it failed.
+    directory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashEnd:
+    """How that drain ended."""
+
+    status: int
+    #: The name of the last point that it passed.
+    point_name: str
+    #: The traceback of a drain that failed by itself.
+    problem: str
+
+
+class CrashProcess:
+    """Runs from the start of a `with` block to its end, and imports the handler when it starts."""
+
+    def __init__(self, handler: Handler) -> None:
+        module, name = getattr(handler, "__module__", None), getattr(handler, "__qualname__", "<none>")
+        if module in (None, "__main__") or "<" in name:
+            raise ValueError(
+                f"{handler!r} cannot be imported by another process; make it a module's function"
+            )
+        self._reference = f"{module}:{name}"
+        self._file = getattr(sys.modules.get(str(module)), "__file__", None)
+
+    def run(self, order: CrashOrder) -> CrashEnd:
+        """Have one drain end at its point."""
+        return CrashEnd(**self._ask(asdict(order)))
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # A Ctrl-C in the terminal ends it by the end of its input.
+            start_new_session=True,
+        )
+        try:
+            self._ask({"handler": self._reference, "file": self._file, "sys_path": sys.path})
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._process.kill()
+        # Waits for it, and closes the pipes.
+        self._process.communicate()
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        try:
+            stdin.write(json.dumps(question) + "\n")
+            stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended: said below
+        answer = stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the process that imports {self._reference} ended: {self._process.wait()}")
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+
+def run_to_point(order: CrashOrder, handler: Handler, trace: Path) -> int:
+    """In the child: drain, and end at the point."""
+    engine = open_engine(order.database_url)
+    with open_client(order.url, client_name=order.stream) as client:
+        config = QueueConfig(order.stream, GROUP, _WORKER, block_ms=BLOCK_MS)
+        queue = RedisStreamsQueue(client, config)
+        points = CrashPoints(order.point, order.fault, trace=trace)
+        points.watch(engine)
+        limits = DrainLimits(max_messages=order.messages, max_failures=None)
+        try:
+            drain(queue, handler, engine, limits, inbox=order.has_inbox)
+        except BaseException:
+            # Of a lost answer anything may come.
+            if not points.is_reached:
+                raise
+    return CRASHED if points.is_reached else ENDED
+
+
+def _load(reference: str, file: str | None) -> Handler:
+    module = reference.partition(":")[0]
+    try:
+        return load_handler(reference)
+    except ModuleNotFoundError as error:
+        # pytest may have imported a test module from its file alone.
+        if error.name != module or file is None:
+            raise
+    spec = spec_from_file_location(module, file)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[module] = loaded = module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return load_handler(reference)
+
+
+def _visit(order: CrashOrder, handler: Handler) -> CrashEnd:
+    trace, errors = Path(order.directory, "trace"), Path(order.directory, "errors")
+    trace.write_text("")
+    errors.write_text("")
+    run = functools.partial(run_to_point, order, handler, trace)
+    status = status_of_child(run, timeout_s=_TIMEOUT_S, errors=errors)
+    return CrashEnd(status=status, point_name=last_point(trace), problem=errors.read_text())
+
+
+def main() -> None:
+    """Answer each line of the input with a line; what a handler prints goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    # Failures are planned here, hundreds of them.
+    logging.disable()
+    # redis-py looks it up among the installed packages for every connection, and each point has some.
+    redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
+    start = json.loads(sys.stdin.readline())
+    sys.path[:] = start["sys_path"]
+    handler = _load(start["handler"], start["file"])
+    print("{}", file=answers, flush=True)
+    for line in sys.stdin:
+        end = _visit(CrashOrder(**json.loads(line)), handler)
+        print(json.dumps(asdict(end)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""A shop with real traffic: topics, streams, dead letters, tasks, schedules; some of it hostile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue, StreamWriter
+from conquiet.mq import ConsumerConfig, DeadLetter, Producer, RetryPolicy, Topics, drain_partition
+from conquiet.tasks import TaskApp, chain, chord, group
+from conquiet.tasks.worker import Worker, WorkerConfig
+from tests.eventually import eventually
+
+#: Each of them does something if it is not escaped.
+SCRIPT = "<script>document.title='owned'</script>"
+IMAGE = "<img src=x onerror=\"document.title='owned'\">"
+QUOTES = "\"'><svg onload=document.title='owned'>"
+TEMPLATE = "{{ 7 * 7 }}{% raw %}"
+BIDI = "safe\u202egpj.exe"
+HOSTILE = (SCRIPT, IMAGE, QUOTES, TEMPLATE, BIDI)
+
+
+class NoStockError(Exception):
+    """An order that cannot be delivered."""
+
+
+@dataclass
+class Shop:
+    """What is where."""
+
+    client: Any
+    url: str
+    topic: str = "orders"
+    group: str = "billing"
+    stream: str = "clicks"
+    hostile: str = "hostile"
+    queue: str = "mail"
+
+
+def open_shop(client: Any, url: str) -> Shop:
+    """Fill a server of its own: 30 orders, of which 3 are poison, 10 clicks, a queue of tasks, schedules."""
+    shop = Shop(client, url)
+    send_orders(shop, 30)
+    drain_orders(shop, is_fixed=False)
+    _click(shop)
+    _send_hostile(shop)
+    _fill_queue(shop)
+    return shop
+
+
+def send_orders(shop: Shop, count: int) -> list[str]:
+    """Every tenth order is poison."""
+    topic = Topics(shop.client).create(shop.topic, partitions=3)
+    producer = Producer(shop.client)
+    headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    return [
+        producer.send(
+            topic, {"order_id": n, "cents": 100 * n, "card": "4111-1111"}, key=f"c{n % 7}", headers=headers
+        )
+        for n in range(1, count + 1)
+    ]
+
+
+def drain_orders(shop: Shop, *, is_fixed: bool) -> int:
+    """Handle what waits; as long as the bug is not fixed, every tenth order becomes a dead letter."""
+
+    def bill(message: Any) -> Any:
+        if message.payload["order_id"] % 10 == 0 and not is_fixed:
+            raise NoStockError(f"no stock for order {message.payload['order_id']} {SCRIPT}")
+
+    topic = Topics(shop.client).open(shop.topic)
+    limits, config = DrainLimits(idle_ms=20), ConsumerConfig(retry=RetryPolicy(max_attempts=1))
+    return sum(
+        drain_partition(topic, partition, shop.group, bill, limits=limits, config=config).handled
+        for partition in topic.partitions
+    )
+
+
+def _click(shop: Shop) -> None:
+    """A plain stream with a consumer that has read and not acked."""
+    config = QueueConfig(shop.stream, "analytics", "reader-1", block_ms=20)
+    with RedisStreamsQueue(shop.client, config) as queue:
+        queue.enqueue_many({"page": f"/{n}"} for n in range(10))
+        queue.read(20, count=4)
+    shop.client.xadd(shop.stream, {"other": "not json", "field": SCRIPT})
+
+
+def _send_hostile(shop: Shop) -> None:
+    topic = Topics(shop.client).create(shop.hostile)
+    producer = Producer(shop.client)
+    for text in HOSTILE:
+        producer.send(topic, {text: text, "nested": [{"x": text}]}, key=text, headers={"note": text})
+
+    def give_up(message: Any) -> Any:
+        return DeadLetter(f"given up {message.payload['nested'][0]['x']}")
+
+    drain_partition(topic, 0, "g", give_up, limits=DrainLimits(idle_ms=20, max_messages=3))
+    StreamWriter(shop.client, f"stream {SCRIPT}").enqueue({"n": 1})
+
+
+def app_of(shop: Shop) -> TaskApp:
+    """The tasks of the shop."""
+    app = TaskApp(shop.url)
+
+    @app.task(name="shop.send", queue=shop.queue, max_retries=0)
+    def send(to: str) -> str:
+        if to == "nobody":
+            raise NoStockError(f"no address {SCRIPT}")
+        return f"sent to {to}"
+
+    @app.task(name="shop.add", queue=shop.queue)
+    def add(one: int, two: int) -> int:
+        return one + two
+
+    @app.task(name="shop.total", queue=shop.queue)
+    def total(parts: list[int]) -> int:
+        return sum(parts)
+
+    return app
+
+
+def _fill_queue(shop: Shop) -> None:
+    with app_of(shop) as app:
+        send, add, total = app.tasks["shop.send"], app.tasks["shop.add"], app.tasks["shop.total"]
+        send.enqueue(to="ann")
+        send.enqueue(to="nobody")
+        with Worker(app, WorkerConfig(queues=(shop.queue,), pool="thread", concurrency=1)):
+            eventually(lambda: app.control.queue(shop.queue).dead_letters)
+        chord([add.call(one=n, two=n) for n in range(3)], total.partial()).enqueue()
+        chain(add.call(one=1, two=2), group([add.call(one=5, two=6)])).enqueue()
+        app.schedule("nightly", send, {"to": "ann"}, cron="0 2 * * *")
+        for schedule in app.schedules.declared.values():
+            app.schedules.apply(schedule)

@@ -1,0 +1,50 @@
+"""Handlers of these tests, good ones and some that do not survive."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Integer, MetaData, Table, insert
+
+from conquiet import DbSession, DeadLetter, QueueMessage, Retry, batch_handler
+from conquiet.db.engine import open_engine
+
+tables = MetaData()
+bills = Table("bills", tables, Column("order_id", Integer), Column("cents", Integer))
+
+
+class OutOfStockError(Exception):
+    """What a handler raises."""
+
+
+def bill(msg: QueueMessage, session: DbSession) -> Retry | DeadLetter | None:
+    """One row for each order; some payloads are refused."""
+    session.execute(insert(bills), {name: msg.payload[name] for name in ("order_id", "cents")})
+    match msg.payload.get("then"):
+        case "raise":
+            raise OutOfStockError(msg.payload["order_id"])
+        case "retry":
+            return Retry(delay_ms=500)
+        case "refuse":
+            return DeadLetter("no such order")
+    return None
+
+
+@batch_handler
+def bill_all(messages: list[QueueMessage], session: DbSession) -> None:
+    """The same for many orders in one transaction."""
+    for msg in messages:
+        bill(msg, session)
+
+
+def bill_beside(msg: QueueMessage, session: DbSession) -> None:
+    """Commits in a connection of its own: a crash before the session's commit doubles the row."""
+    engine = open_engine(session.connection.engine.url.render_as_string(hide_password=False))
+    with engine.begin() as connection:
+        connection.execute(
+            insert(bills), {"order_id": msg.payload["order_id"], "cents": msg.payload["cents"]}
+        )
+    engine.dispose()
+
+
+def fail(msg: QueueMessage, session: DbSession) -> None:
+    """Fails by itself."""
+    raise OutOfStockError(msg.payload["order_id"])
