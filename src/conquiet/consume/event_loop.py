@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 _T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
 
 
 class EventLoop:
@@ -102,7 +105,10 @@ class EventLoop:
         self._is_ready.set()
         await self._should_end.wait()
         if self._engine is not None:
-            await self._engine.dispose()
+            try:
+                await self._engine.dispose()
+            except Exception:  # noqa: BLE001 -- the log has it
+                _log.exception("the connections of an event loop's pool could not be closed")
 
 
 class _Loop(asyncio.SelectorEventLoop):

@@ -18,7 +18,7 @@ from conquiet.consume.handling import Handler
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, DrainError
 from conquiet.mq import ConsumerConfig, MqAdmin, RetryPolicy, Topics, drain_partition
-from conquiet.queue import Client, QueueConfig, RedisStreamsQueue, peek_backlog
+from conquiet.queue import Client, QueueConfig, QueueMessage, RedisStreamsQueue, peek_backlog
 from dagster_conquiet.config import LimitsConfig, TopicDrainConfig
 from dagster_conquiet.handlers import bound_handler
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
@@ -156,7 +156,7 @@ def read_again_in_step(
             payload_type = PayloadType.of(payload, None)
             channel = RetainedChannel(client, spec.stream, f"{spec.group}@{attempt.work_id}", retained)
             with new_handling(handler, engine, inbox, payload=payload_type) as handling:
-                return DrainLoop(channel, handling, limits).run()
+                return DrainLoop[QueueMessage](channel, handling, limits).run()
 
         every = replace(spec, fail_when=lambda report: bool(report.failed) or report.stopped_by in _TOO_SOON)
         return run_drain(context, client, every, config, read_again)
