@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # The versions that are tested; another file tries others, as CI does.
 CONSTRAINTS ?= constraints.txt
+EXTRAS ?= all,deploy,dev,dg
 # One process for Spark, one for Airflow, one for the other orchestrators, two for the rest: most of them wait.
 # JOBS=0 runs all in one.
 JOBS   ?= 5
@@ -12,22 +13,24 @@ JOBS   ?= 5
 # A shell that forbids bytecode makes every start compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test quick check chaos bench peers race profile format java chromium clean
+.PHONY: help demo test quick check matrix chaos bench peers race profile format docs java chromium clean
 
 help:
 	@echo "make demo    orders through Airflow, Spark and Dagster     (ARGS=--quick, ARGS=--cluster)"
 	@echo "make test    all tests on private servers                  (ARGS='-k name' for some)"
 	@echo "make quick   without Airflow, Spark, chaos, crash points and pages, on one kind of server"
 	@echo "make check   format, lint, types, layers; prints figures of size and nesting"
+	@echo "make matrix  Airflow's classes on Airflow 3.1, 3.2, 3.3    (VERSIONS=3.1 for one)"
 	@echo "make format  formats, and fixes what the linter can fix"
 	@echo "make chaos   workers, servers, database fail at random     (SECONDS=600 for longer)"
 	@echo "make bench   ratios against raw redis-py                   (ONLY=core for a part)"
 	@echo "make peers   the same job on other queues                  (ARGS='--only dramatiq')"
 	@echo "make race    all of them, speed and kills, with a picture  (ARGS='--no-kills')"
 	@echo "make profile where the time of a message goes              (ARGS='--kind no-op')"
+	@echo "make docs    the documentation as a site, offline          (ARGS=--serve while you write)"
 	@echo "make chromium finds Chromium for the tests of the page, or installs it where it can"
 	@echo "make java    finds Java 17, or installs it where it can"
-	@echo "make clean   removes .venv and caches"
+	@echo "make clean   removes .venv, .venv-airflow and caches"
 
 demo: $(if $(findstring --quick,$(ARGS)),$(VENV)/.core,$(VENV)/.all java)
 	@$(BIN)/python -m examples.demo $(ARGS)
@@ -44,6 +47,9 @@ check: $(VENV)/.all
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@$(BIN)/python .ci/figures.py
+
+matrix: $(VENV)/.made
+	.ci/matrix $(or $(VERSIONS),3.1 3.2 3.3)
 
 chaos: $(VENV)/.all
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(ARGS)
@@ -64,6 +70,9 @@ format: $(VENV)/.all
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.all
+	$(BIN)/python -m docs_site $(ARGS)
+
 # Each stamp is newer than what it was made from: a second run does no set-up again.
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed"; exit 1; }
@@ -77,7 +86,7 @@ $(VENV)/.core: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
 	$(call install,.[embedded],matplotlib psutil rich)
 
 $(VENV)/.all: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
-	$(call install,.[all$(comma)deploy$(comma)dev])
+	$(call install,.[$(EXTRAS)])
 	@touch $(VENV)/.core
 
 comma := ,
@@ -100,4 +109,4 @@ $(VENV)/spark.jsa: $(VENV)/.all | java
 	@$(BIN)/python -m tests.with_spark.class_archive $@ >/dev/null 2>&1 || echo "went without"
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-airflow .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

@@ -14,6 +14,7 @@ from benchmarks.bench import Bench
 from benchmarks.core.memory import status_mb
 from benchmarks.errors import BenchmarkError
 from benchmarks.measurement import Figure, Measurement
+from benchmarks.tasks.queue_work import PYTHON
 from conquiet.cli.signals import received_signals
 from conquiet.tasks import Task, TaskApp, Worker, WorkerConfig, chord, group
 from conquiet.tasks.worker.run import run_until_signals
@@ -58,7 +59,7 @@ def run_of(bench: Bench) -> Run:
 
 
 def _process(part: str, url: str, namespace: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.tasks.groups", part, url, namespace]
+    command = [*PYTHON, "benchmarks.tasks.groups", part, url, namespace]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

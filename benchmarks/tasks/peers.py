@@ -75,7 +75,7 @@ MEASUREMENTS: list[Measurement] = [
         Figure(
             name=f"streaq's script, 20,000 tasks, concurrency 32, workers {workers}: {name}",
             unit="s",
-            take=lambda _bench, name=name, workers=workers: seconds_of_script(name, workers),  # type: ignore[misc]
+            take=lambda _bench, name=name, workers=workers: seconds_of_script(name, workers),
         )
         for workers in (1, 10)
         # `make peers ARGS=--speed` has all that can run it.

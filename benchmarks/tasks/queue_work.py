@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.workload import orders
 from conquiet.tasks import Task, TaskApp, Worker, WorkerConfig
 from conquiet.tasks.envelope import TaskEnvelope
+
+#: For a part in a process of its own; that its package imports it first is a warning.
+PYTHON = (sys.executable, "-W", "ignore::RuntimeWarning", "-m")
 
 STREAM = "bench:tasks"
 _FIELDS = TaskEnvelope(name="book", args={}).fields()

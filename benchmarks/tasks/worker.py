@@ -18,6 +18,7 @@ from benchmarks.core.memory import status_mb
 from benchmarks.errors import BenchmarkError, UnavailableError
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.tasks.memory_app import NAMESPACE, SERVER, app
+from benchmarks.tasks.queue_work import PYTHON
 from conquiet.tasks import ProcessWorker, TaskApp, Worker, WorkerConfig
 
 _CALLS = 500
@@ -31,7 +32,7 @@ _PROCESSES = 2
 def latencies_ms(bench: Bench) -> list[float]:
     """From `enqueue` to the first line of the function, of an idle worker in a process of its own."""
     namespace = f"bench:{secrets.token_hex(4)}"
-    command = [sys.executable, "-m", "benchmarks.tasks.worker", "serve", bench.server.url, namespace]
+    command = [*PYTHON, "benchmarks.tasks.worker", "serve", bench.server.url, namespace]
     with TaskApp(bench.server.url, namespace=namespace) as caller:
         process = subprocess.Popen(command)
         try:
@@ -60,7 +61,7 @@ def memory_growth_mb(bench: Bench) -> dict[str, float]:
     try:
         for pool in ("grow", "grow-processes"):
             namespace = f"bench:{secrets.token_hex(4)}"
-            command = [sys.executable, "-m", "benchmarks.tasks.worker", pool, bench.server.url, namespace]
+            command = [*PYTHON, "benchmarks.tasks.worker", pool, bench.server.url, namespace]
             environment = os.environ | {SERVER: bench.server.url, NAMESPACE: namespace}
             running[pool] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         growth = {}

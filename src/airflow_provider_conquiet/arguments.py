@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowNotFoundException
-
+from airflow_provider_conquiet.airflow_names import AirflowFailException, AirflowNotFoundException
 from conquiet.mq import PartitionBusyError, TopicError
 
 _MISTAKES = (TypeError, ValueError, ImportError, TopicError, AirflowNotFoundException)
@@ -47,8 +46,13 @@ def number(name: str, value: object, kind: type[N]) -> N:
 
 
 def optional_number(name: str, value: object, kind: type[N]) -> N | None:
-    """As `number`; `None` stays `None`."""
-    return None if value is None else number(name, value, kind)
+    """As `number`; `None` stays `None`, also as the text that a template makes of it."""
+    return None if value in (None, "", "None") else number(name, value, kind)
+
+
+def is_rendered_later(*values: object) -> bool:
+    """Whether one of these is decided by the run: a template, or the output of another task."""
+    return any(isinstance(value, str) or hasattr(value, "iter_references") for value in values)
 
 
 def truth(name: str, value: object) -> bool:

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from sqlalchemy import Engine
 
+from airflow_provider_conquiet.airflow_names import AirflowException, AirflowFailException
 from airflow_provider_conquiet.arguments import failing_at_once
 from airflow_provider_conquiet.drain_log import Begin, DrainLog
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook

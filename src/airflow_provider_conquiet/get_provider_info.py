@@ -13,7 +13,7 @@ _NAME = "conquiet"
 #: What the provider's modules import, with the first version that has it.
 _NEEDED = {
     "apache-airflow-core": (3, 1),
-    "apache-airflow-providers-common-compat": (1, 23),
+    "apache-airflow-providers-common-compat": (1, 7),
     "apache-airflow-providers-common-messaging": (2, 0),
 }
 
@@ -47,12 +47,17 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.drain",
                 "operators.enqueue",
                 "operators.spark",
+                "operators.take",
                 "operators.task",
                 "operators.trim",
             )
         ],
-        "sensors": [_modules("sensors.backlog", "sensors.drain", "sensors.message")],
-        "triggers": [_modules("triggers.backlog", "triggers.message", "triggers.task")],
+        "sensors": [_modules("sensors.ack_by_run", "sensors.backlog", "sensors.drain", "sensors.message")],
+        "triggers": [
+            _modules(
+                "triggers.backlog", "triggers.match", "triggers.message", "triggers.run", "triggers.task"
+            )
+        ],
         "task-decorators": [
             {"name": "conquiet_task", "class-name": f"{_PACKAGE}.decorators.conquiet_task.conquiet_task"},
             {"name": "drain", "class-name": f"{_PACKAGE}.decorators.drain.drain_task"},

@@ -20,6 +20,10 @@ _SECTIONS = {
     "DrainOperator": "drainoperator-and-taskdrain",
     "DrainDecoratedOperator": "drainoperator-and-taskdrain",
     "ClaimStaleOperator": "claimstaleoperator",
+    # It links to the page on Spark's jobs.
+    "SparkPublishOperator": "conquiet-for-airflow",
+    "TakeOperator": "one-run-for-some-messages",
+    "AckByRunSensor": "one-run-for-some-messages",
     "TaskOperator": "taskoperator-and-taskconquiet_task",
     "TaskDecoratedOperator": "taskoperator-and-taskconquiet_task",
     "BacklogSensor": "sensors",

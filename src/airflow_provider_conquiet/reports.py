@@ -50,11 +50,20 @@ def drain_report(report: DrainReport, *, consumer: str, backlog: BacklogStats) -
     }
 
 
-def update_outlets(context: Context, outlets: Sequence[object], uri: str, report: Report) -> None:
-    """Put counts and the last id on the events of the task's outlets; an alias gets the stream itself."""
+def update_outlets(
+    context: Context, outlets: Sequence[object], uri: str, report: Report, *, partition: str | None = None
+) -> None:
+    """Put counts and the last id on the events of the task's outlets; an alias gets the stream itself.
+
+    Args:
+        partition: the events are of this partition of the asset (Airflow 3.3 and later).
+    """
     extra: Report = {name: value for name, value in report.items() if isinstance(value, int | float | str)}
     for outlet in outlets:
         if isinstance(outlet, Asset):
-            context["outlet_events"][outlet].extra.update(extra)
+            event = context["outlet_events"][outlet]
+            event.extra.update(extra)
+            if partition is not None:
+                event.add_partitions(partition)
         elif isinstance(outlet, AssetAlias):
             context["outlet_events"][outlet].add(Asset(uri=uri), extra=extra)

@@ -36,6 +36,13 @@ class ConquietError(Exception):
     """The root of every error that conquiet itself raises; orchestrators move them between processes.
 
     Its sentence has no passwords in it, whatever it was built from.
+
+    Examples:
+        >>> try:
+        ...     RedisStreamsQueue.from_url("redis://127.0.0.1:1", queue.config).enqueue({})
+        ... except ConquietError as error:
+        ...     print(type(error).__name__)
+        NoConnectionError
     """
 
     def __init__(self, *parts: Any) -> None:
@@ -47,7 +54,15 @@ class ConquietError(Exception):
 
 
 class QueueError(ConquietError):
-    """A Redis call failed. After a timeout or a lost connection Redis may have executed it all the same."""
+    """A Redis call failed. After a timeout or a lost connection Redis may have executed it all the same.
+
+    Examples:
+        >>> try:
+        ...     queue.enqueue({"order_id": 7})
+        ... except QueueError as error:
+        ...     print(error.operation, error.stream)  # it may have been added all the same
+        '1...-0'
+    """
 
     def __init__(self, operation: str, *, stream: str, group: str | None, reason: str) -> None:
         self.operation = operation
@@ -58,7 +73,15 @@ class QueueError(ConquietError):
 
 
 class NoConnectionError(QueueError):
-    """The server is not there, or does not let the client in; the operation was not carried out."""
+    """The server is not there, or does not let the client in; the operation was not carried out.
+
+    Examples:
+        >>> try:
+        ...     RedisStreamsQueue.from_url("redis://127.0.0.1:1", queue.config).enqueue({"order_id": 7})
+        ... except NoConnectionError as error:
+        ...     print("nothing was sent")
+        nothing was sent
+    """
 
     def __init__(self, operation: str, *, stream: str, group: str | None, reason: str) -> None:
         super().__init__(operation, stream=stream, group=group, reason=reason)
@@ -104,6 +127,14 @@ class MalformedEntryError(QueueError):
 
     `entries` are the malformed ones, `messages` the well-formed `QueueMessage`s of the same read:
     those were delivered too and are the caller's to handle.
+
+    Examples:
+        >>> client.xadd("orders", {"not": "json"})
+        b'1...-0'
+        >>> try:
+        ...     queue.read(block_ms=100)
+        ... except MalformedEntryError as error:
+        ...     dropped = queue.ack_ids([entry.id for entry in error.entries])  # on purpose
     """
 
     def __init__(
@@ -131,7 +162,15 @@ class MalformedEntryError(QueueError):
 
 
 class TopicError(ConquietError):
-    """A topic cannot be used as asked."""
+    """A topic cannot be used as asked.
+
+    Examples:
+        >>> try:
+        ...     Topics(client).create("shipments", partitions=99)
+        ... except TopicError as error:
+        ...     print(error)
+        topic 'shipments' exists with 2 partitions, not 99; ...
+    """
 
     def __init__(self, topic: str, problem: str) -> None:
         self.topic = topic
@@ -139,7 +178,14 @@ class TopicError(ConquietError):
 
 
 class PartitionBusyError(TopicError):
-    """Another consumer owns the partition for the group; nothing was read."""
+    """Another consumer owns the partition for the group; nothing was read.
+
+    Examples:
+        >>> try:
+        ...     report = drain_partition(topic, 0, "couriers", ship, engine, DrainLimits(idle_ms=50))
+        ... except PartitionBusyError as error:
+        ...     print(f"partition {error.partition} has an owner")
+    """
 
     def __init__(self, topic: str, *, partition: int, group: str) -> None:
         self.partition = partition
@@ -152,7 +198,14 @@ class PartitionBusyError(TopicError):
 
 
 class ConsumerBusyError(ConquietError):
-    """Another drain runs under the same consumer name; this one begins no further message."""
+    """Another drain runs under the same consumer name; this one begins no further message.
+
+    Examples:
+        >>> try:
+        ...     report = drain(queue, bill, engine)
+        ... except ConsumerBusyError as error:
+        ...     print(f"another drain is {error.consumer}: try again in a minute")
+    """
 
     def __init__(self, consumer: str, *, stream: str, group: str, free_in_s: float) -> None:
         self.consumer = consumer
@@ -209,7 +262,12 @@ class HandlerCancelledError(ConquietError):
 
 
 class DbError(ConquietError):
-    """The transaction was not committed as asked; the message it belongs to must not be acked."""
+    """The transaction was not committed as asked; the message it belongs to must not be acked.
+
+    Examples:
+        >>> def bill_and_commit(msg, session):
+        ...     session.execute(text("COMMIT"))  # refused: a DbError, and the message stays pending
+    """
 
 
 class DatabaseUnavailableError(DbError):
@@ -230,7 +288,13 @@ class CommitUnknownError(DbError):
 
 @dataclass(frozen=True, slots=True)
 class DrainFailure:
-    """One failed message and its error; pending in a plain stream, retried or a dead letter in a topic."""
+    """One failed message and its error; pending in a plain stream, retried or a dead letter in a topic.
+
+    Examples:
+        >>> report = drain_stale(queue, bill, engine, min_idle_ms=0)
+        >>> [(failure.id, failure.error) for failure in report.failures]
+        []
+    """
 
     id: str
     error: Exception
@@ -240,6 +304,17 @@ class DrainError(ConquietError):
     """A drain ran to its end with failed messages, all of them still pending.
 
     `report` is the `DrainReport`, `failures` has every failed entry id with its exception.
+
+    Examples:
+        >>> def fail(msg, session):
+        ...     raise ValueError("no stock")
+        >>> queue.enqueue({"order_id": 8})
+        '1...-0'
+        >>> try:
+        ...     drain(queue, fail, engine)
+        ... except DrainError as error:
+        ...     print(error.report.failed, error.failures[0].error)
+        1 no stock
     """
 
     def __init__(self, *, stream: str, group: str, report: Any, failures: Sequence[DrainFailure]) -> None:

@@ -150,6 +150,22 @@ def message_fields(msg: Delivered | None = None, /, *, context: Any = None, **fa
     return {ATTRIBUTE: known | facts | _trace_of(context)}
 
 
+@contextmanager
+def hiding_error_texts() -> Iterator[None]:
+    """Log failed messages of this thread with the types of their errors alone: a text may quote a payload."""
+    before = are_error_texts_hidden()
+    _thread.hides_error_texts = True
+    try:
+        yield
+    finally:
+        _thread.hides_error_texts = before
+
+
+def are_error_texts_hidden() -> bool:
+    """Whether texts of handlers' errors must not be in the log."""
+    return getattr(_thread, "hides_error_texts", False)
+
+
 class MessageFilter(logging.Filter):
     """Gives every record the `FIELDS` that it does not have, of the message that is being handled."""
 

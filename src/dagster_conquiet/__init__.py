@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from dagster_conquiet.asset_keys import stream_asset_key as stream_asset_key
     from dagster_conquiet.assets import (
         build_drain_asset as build_drain_asset,
-        build_stream_asset as build_stream_asset,
-        build_topic_asset as build_topic_asset,
         build_topic_drain_asset as build_topic_drain_asset,
     )
     from dagster_conquiet.checks import (
@@ -65,6 +63,10 @@ if TYPE_CHECKING:
         build_backlog_sensor as build_backlog_sensor,
         build_topic_backlog_sensor as build_topic_backlog_sensor,
     )
+    from dagster_conquiet.sources import (
+        build_stream_asset as build_stream_asset,
+        build_topic_asset as build_topic_asset,
+    )
     from dagster_conquiet.spark import SparkJobSpec as SparkJobSpec, build_spark_asset as build_spark_asset
     from dagster_conquiet.specs import DrainSpec as DrainSpec, TopicDrainSpec as TopicDrainSpec
     from dagster_conquiet.steps.drain import PartitionMissingError as PartitionMissingError
@@ -76,7 +78,7 @@ if TYPE_CHECKING:
 # On first use: the external process of a Pipes launch imports this package without Dagster.
 _NAMES_OF = {
     "asset_keys": "stream_asset_key",
-    "assets": "build_drain_asset build_stream_asset build_topic_asset build_topic_drain_asset",
+    "assets": "build_drain_asset build_topic_drain_asset",
     "checks": (
         "build_backlog_check build_dead_letter_check build_freshness_check build_lag_growth_check "
         "build_oldest_age_check"
@@ -94,6 +96,7 @@ _NAMES_OF = {
     "pipes.writer": "RedisStreamMessageWriter",
     "resources": "DatabaseResource RedisStreamsResource ResourceKeys",
     "sensors": "build_backlog_sensor build_topic_backlog_sensor",
+    "sources": "build_stream_asset build_topic_asset",
     "spark": "SparkJobSpec build_spark_asset",
     "specs": "DrainSpec TopicDrainSpec",
     "steps.drain": "PartitionMissingError",

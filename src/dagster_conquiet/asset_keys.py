@@ -14,6 +14,9 @@ def stream_asset_key(stream: str) -> dg.AssetKey:
     """The key of a stream: `orders:eu` is `streams/orders/eu`; different streams have different keys.
 
     Dagster allows letters, digits and `_`: any other character is written as its code, `{` as `_x7b_`.
+
+    Examples:
+        >>> key = stream_asset_key("orders")
     """
     if not isinstance(stream, str) or not stream:
         raise ValueError(f"stream must be a name, got {stream!r}")

@@ -1,23 +1,21 @@
-"""Assets: the result of a drain, and the stream or topic itself."""
+"""Assets that are materialised by draining a stream or a topic."""
 
 # No `from __future__ import annotations` here: Dagster reads the config's type, which is created per spec.
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
 
-from conquiet.mq import Topics
-from conquiet.queue import QueueMessage, peek_backlog
+from conquiet.queue import QueueMessage
 from dagster_conquiet.asset_keys import stream_asset_key
 from dagster_conquiet.config import with_defaults
-from dagster_conquiet.described import REDIS_KIND, code_references, description_of
-from dagster_conquiet.partitions import dynamic_topic_partitions, topic_partitions
-from dagster_conquiet.resources import ResourceKeys
+from dagster_conquiet.described import KINDS, code_references, description_of, names_of
+from dagster_conquiet.partitions import partitions_of
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
 from dagster_conquiet.steps.drain import drain_in_step, read_again_in_step
-from dagster_conquiet.steps.metadata import Metadata, backlog_metadata
+from dagster_conquiet.steps.metadata import page_link
+from dagster_conquiet.steps.ranges import drain_in_turn, failure_of
 from dagster_conquiet.steps.retained import Retained
 
 AssetKey = dg.AssetKey | str | list[str]
@@ -40,6 +38,9 @@ def build_drain_asset(
     With `partitions_def`, a materialisation handles again what the stream still has of its partitions, also
     what the group has handled: of a time window by the times in the entry ids, else of the keys by
     `partition_by`.
+
+    Examples:
+        >>> asset = build_drain_asset(orders, key="bills", group_name="shop")
     """
     partitions = options.get("partitions_def")
     if partition_by is None and not isinstance(partitions, dg.TimeWindowPartitionsDefinition | None):
@@ -58,76 +59,13 @@ def build_topic_drain_asset(
     The step owns the partition's lease meanwhile, so that two runs never drain one partition. A message
     that fails is tried again later, by a later run, and is a dead letter after `max_attempts`. With
     `backfill_policy=BackfillPolicy.single_run()` one step drains all partitions of a backfill, in turn.
+
+    Examples:
+        >>> asset = build_topic_drain_asset(shipments, key="shipped")
     """
-    return _drain_asset(spec, key, {"partitions_def": partitions_of(spec)} | options, None)
-
-
-def partitions_of(spec: TopicDrainSpec) -> dg.PartitionsDefinition[str]:
-    """As many as the spec says, or those that the topic has when it is observed."""
-    if spec.partitions is None:
-        return dynamic_topic_partitions(spec.topic)
-    return topic_partitions(spec.partitions)
-
-
-def build_stream_asset(
-    stream: str, *, group: str | None = None, resources: ResourceKeys | None = None, **options: Any
-) -> dg.SourceAsset:
-    """The stream as an observable asset: its data version is the id of its last entry.
-
-    With a group, an observation has the group's lag too. `options` are those of `observable_source_asset`,
-    such as `automation_condition` or `description`.
-    """
-    keys = resources or ResourceKeys()
-
-    def observe(context: Any) -> dg.ObserveResult:
-        with keys.redis_of(context).connect() as client:
-            backlog = peek_backlog(client, stream=stream, group=group or "")
-        metadata: Metadata = {"last_id": dg.MetadataValue.text(backlog.last_id)}
-        if group is not None:
-            metadata |= backlog_metadata(backlog)
-        return dg.ObserveResult(data_version=dg.DataVersion(backlog.last_id), metadata=metadata)
-
-    words = {"description": f"The messages of stream {stream!r}, as they came in."}
-    return _observable(observe, stream, keys, words | options)
-
-
-def build_topic_asset(spec: TopicDrainSpec, **options: Any) -> dg.SourceAsset:
-    """The topic as an observable asset of the same partitions as its drain's asset.
-
-    The data version of a partition is the id of its last entry. Of a spec without `partitions`, an
-    observation adds the partitions that the topic has got.
-    """
-    definition = partitions_of(spec)
-
-    def observe(context: Any) -> dg.DataVersionsByPartition:
-        with spec.resources.redis_of(context).connect() as client:
-            topic = Topics(client).open(spec.topic)
-            last_ids = {
-                str(partition): peek_backlog(
-                    client, stream=topic.keys.stream(partition), group=spec.group
-                ).last_id
-                for partition in topic.partitions
-                if spec.partitions is None or partition < spec.partitions
-            }
-        if isinstance(definition, dg.DynamicPartitionsDefinition):
-            context.instance.add_dynamic_partitions(definition.name, list(last_ids))
-        return dg.DataVersionsByPartition(last_ids)
-
-    words = {"description": f"The messages of topic {spec.topic!r}, as they came in."}
-    return _observable(observe, spec.topic, spec.resources, {"partitions_def": definition} | words | options)
-
-
-def _observable(
-    observe: Callable[[Any], Any], source: str, keys: ResourceKeys, options: dict[str, Any]
-) -> dg.SourceAsset:
-    options = options | {"tags": REDIS_KIND | (options.get("tags") or {})}
-    with warnings.catch_warnings():
-        # The decorator is marked beta, and there is no other; users cannot do anything about it.
-        warnings.simplefilter("ignore", category=dg.BetaWarning)
-        decorate = dg.observable_source_asset(
-            key=stream_asset_key(source), required_resource_keys={keys.redis}, **options
-        )
-        return decorate(observe)
+    return _drain_asset(
+        spec, key, {"partitions_def": partitions_of(spec.topic, spec.partitions)} | options, None
+    )
 
 
 def _drain_asset(
@@ -137,10 +75,13 @@ def _drain_asset(
     defaults: dict[str, Any] = {
         "pool": spec.pool,
         "deps": [stream_asset_key(spec.source)],
-        "kinds": {"redis"},
+        "kinds": KINDS,
         "description": description_of(spec),
     }
-    options = options | {"metadata": code_references(spec) | (options.get("metadata") or {})}
+    metadata = (
+        names_of(spec) | page_link(spec.source) | code_references(spec) | (options.get("metadata") or {})
+    )
+    options = options | {"metadata": metadata}
     if options.get("description", "") is None:
         del options["description"]
 
@@ -173,12 +114,15 @@ def _drain_partitions(
     if len(keys) == 1:
         _, metadata = drain_in_step(context, spec, config, int(keys[0]))
         return dg.MaterializeResult(metadata=metadata)
-    reports = []
-    for key in keys:
-        report, metadata = drain_in_step(context, spec, config, int(key))
-        reports.append(report)
+    drained, failed = drain_in_turn(context, spec, config, keys)
+    if failed:
+        # Of a step that fails Dagster records nothing; these partitions are drained all the same.
+        for key, metadata in drained.items():
+            context.log_event(dg.AssetMaterialization(context.asset_key, partition=key, metadata=metadata))
+        raise failure_of(failed)
+    for key, metadata in drained.items():
         context.add_asset_metadata(metadata, partition_key=key)
-    handled = sum(report.handled for report in reports)
+    handled = sum(metadata["handled"].value for metadata in drained.values())
     return dg.MaterializeResult(metadata={"handled_in_all_partitions": handled})
 
 

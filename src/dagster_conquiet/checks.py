@@ -12,7 +12,7 @@ from dagster_conquiet.asset_keys import stream_asset_key
 from dagster_conquiet.specs import AnySpec
 from dagster_conquiet.steps.backlog import backlog_of, dead_letter_count
 from dagster_conquiet.steps.committed import committed_of
-from dagster_conquiet.steps.metadata import backlog_metadata, lag_value
+from dagster_conquiet.steps.metadata import backlog_metadata, lag_value, page_link
 
 #: Whether it passed, a sentence, and the metadata.
 _Finding = tuple[bool, str, dict[str, Any]]
@@ -26,6 +26,9 @@ def build_backlog_check(
 
     `options` of every check: `asset` (the stream's unless given), `severity` (WARN), `blocking` (false),
     `description`, `automation_condition`, and the others of `@asset_check`.
+
+    Examples:
+        >>> check = build_backlog_check(orders, asset="bills", max_lag=1_000)
     """
 
     def check(client: Client, _context: dg.AssetCheckExecutionContext) -> _Finding:
@@ -43,7 +46,11 @@ def build_backlog_check(
 def build_oldest_age_check(
     spec: AnySpec, *, max_age_s: float, name: str = "oldest_age", **options: Any
 ) -> dg.AssetChecksDefinition:
-    """Fails if a message has waited, or has been pending, for longer than `max_age_s`: also a single one."""
+    """Fails if a message has waited, or has been pending, for longer than `max_age_s`: also a single one.
+
+    Examples:
+        >>> check = build_oldest_age_check(orders, max_age_s=3_600)
+    """
 
     def check(client: Client, _context: dg.AssetCheckExecutionContext) -> _Finding:
         stats = backlog_of(client, spec)
@@ -62,6 +69,9 @@ def build_freshness_check(
 
     A quiet stream is fresh, and so is one where a single message fails while newer ones are handled;
     freshness by the age of the last run would call the first one stale.
+
+    Examples:
+        >>> check = build_freshness_check(orders, max_age_s=600)
     """
 
     def check(client: Client, _context: dg.AssetCheckExecutionContext) -> _Finding:
@@ -136,8 +146,10 @@ def _build_check(
     defaults: dict[str, Any] = {"blocking": False, "description": description}
 
     def run_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        with spec.resources.redis_of(context).connect() as client:
+        redis_streams = spec.resources.redis_of(context)
+        with redis_streams.connect() as client:
             passed, finding, metadata = check(client, context)
+        metadata |= page_link(spec.source)
         return dg.AssetCheckResult(passed=passed, severity=severity, description=finding, metadata=metadata)
 
     decorate = dg.asset_check(

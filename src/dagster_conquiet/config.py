@@ -22,6 +22,9 @@ class FailWhen(dg.Config):
     """When messages that failed fail the step; the first rule that holds does, and null never holds.
 
     `max_failures` fails it too, and ends the drain.
+
+    Examples:
+        >>> config = DrainConfig(fail_when=FailWhen(failures=10, dead_letters=None))
     """
 
     all_failed: bool = Field(default=True, description="If messages failed, and none was handled.")
@@ -89,7 +92,11 @@ class LimitsConfig(dg.Config):
 
 
 class DrainConfig(LimitsConfig):
-    """The limits of one drain of a stream; a launchpad or a RunRequest may override each of them."""
+    """The limits of one drain of a stream; a launchpad or a RunRequest may override each of them.
+
+    Examples:
+        >>> config = DrainConfig(max_messages=5_000, concurrency=4, order_by="customer")
+    """
 
     max_deliveries: int | None = Field(
         default=_LIMITS.max_deliveries,
@@ -113,7 +120,11 @@ class DrainConfig(LimitsConfig):
 
 
 class ClaimStaleConfig(DrainConfig):
-    """The limits of one recovery."""
+    """The limits of one recovery.
+
+    Examples:
+        >>> config = ClaimStaleConfig(min_idle_ms=600_000, max_deliveries=5)
+    """
 
     min_idle_ms: int | None = Field(
         default=None,
@@ -124,7 +135,11 @@ class ClaimStaleConfig(DrainConfig):
 
 
 class TopicDrainConfig(LimitsConfig):
-    """The limits of one drain of one partition."""
+    """The limits of one drain of one partition.
+
+    Examples:
+        >>> config = TopicDrainConfig(max_attempts=3, retry_delay_ms=500)
+    """
 
     max_attempts: int = Field(
         default=_RETRY.max_attempts, gt=0, description="Attempts before a message is a dead letter."
@@ -135,7 +150,11 @@ class TopicDrainConfig(LimitsConfig):
 
 
 class ReplayConfig(dg.Config):
-    """Which dead letters are replayed."""
+    """Which dead letters are replayed.
+
+    Examples:
+        >>> config = ReplayConfig(error_type="NoStockError", per_second=50, dry_run=True)
+    """
 
     limit: int = Field(default=1_000, gt=0, description="The most that one run replays.")
     dry_run: bool = Field(default=False, description="Only report what would be replayed.")

@@ -24,6 +24,11 @@ def drain_asset(spec: AnySpec, **options: Any) -> Callable[[Handler], dg.AssetsD
 
     The asset has the name and the docstring of the function unless `options` say otherwise; they are those of
     `build_drain_asset` or `build_topic_drain_asset`. `spec_of(asset)` is the spec with its handler.
+
+    Examples:
+        >>> @drain_asset(DrainSpec(stream="orders", group="billing"))
+        ... def bills(msg, session):
+        ...     session.execute(text("INSERT INTO bills (order_id) VALUES (:order_id)"), msg.payload)
     """
 
     def decorate(handler: Handler) -> dg.AssetsDefinition:
@@ -39,7 +44,13 @@ def drain_asset(spec: AnySpec, **options: Any) -> Callable[[Handler], dg.AssetsD
 
 
 def drain_op(spec: DrainSpec, **options: Any) -> Callable[[Handler], dg.OpDefinition]:
-    """The same as an op, with the options of `build_drain_op`."""
+    """The same as an op, with the options of `build_drain_op`.
+
+    Examples:
+        >>> @drain_op(DrainSpec(stream="orders", group="billing"))
+        ... def bill_orders(msg, session):
+        ...     session.execute(text("INSERT INTO bills (order_id) VALUES (:order_id)"), msg.payload)
+    """
 
     def decorate(handler: Handler) -> dg.OpDefinition:
         described = {"name": handler.__name__, "description": handler.__doc__} | options
@@ -55,7 +66,12 @@ def _of(spec: Any, handler: Handler) -> Any:
 
 
 def spec_of(definition: dg.AssetsDefinition | dg.OpDefinition) -> Any:
-    """The spec of a drain's asset or op, with its handler: for the recovery's job, a sensor, or a test."""
+    """The spec of a drain's asset or op, with its handler: for the recovery's job, a sensor, or a test.
+
+    Examples:
+        >>> spec_of(build_drain_asset(orders, key="bills")).stream
+        'orders'
+    """
     op = definition.op if isinstance(definition, dg.AssetsDefinition) else definition
     spec = getattr(getattr(op.compute_fn, "decorated_fn", None), "spec", None)
     if spec is None:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from conquiet.queue import StreamWriter
 from dagster_conquiet.resources import RedisStreamsResource
-from dagster_conquiet.steps.metadata import id_range
+from dagster_conquiet.steps.metadata import id_range, page_link
 from dagster_conquiet.steps.rows import read_rows, remember_rows, trim_before
 from dagster_conquiet.steps.runs import runs_retried_by
 from dagster_conquiet.steps.typed_rows import as_dicts, row_type_of, typed
@@ -68,7 +68,9 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
                 ids += of_partition
         first, last = (ids[0], ids[-1]) if ids else (None, None)
         streams = [self._stream(context.asset_key, partition) for partition in partitions]
-        where = {"stream": streams[0]} if len(streams) == 1 else {"streams": len(streams)}
+        where: dict[str, Any] = {"streams": len(streams)}
+        if len(streams) == 1:
+            where = {"stream": streams[0], **page_link(streams[0])}
         context.add_output_metadata({**where, "dagster/row_count": len(ids), **id_range(first, last)})
 
     def load_input(self, context: dg.InputContext) -> Any:

@@ -15,3 +15,8 @@ def topic_partitions(partitions: int) -> dg.StaticPartitionsDefinition:
 def dynamic_topic_partitions(topic: str) -> dg.DynamicPartitionsDefinition:
     """The partitions that the topic has: its sensor and its observations add those that it gets."""
     return dg.DynamicPartitionsDefinition(name=f"conquiet_{plain_name(topic)}")
+
+
+def partitions_of(topic: str, partitions: int | None) -> dg.PartitionsDefinition[str]:
+    """So many, or those that the topic has when it is observed."""
+    return dynamic_topic_partitions(topic) if partitions is None else topic_partitions(partitions)

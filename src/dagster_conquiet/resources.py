@@ -16,7 +16,11 @@ from conquiet.queue import Client, QueueConfig, RedisStreamsQueue, open_client
 
 
 class RedisStreamsResource(dg.ConfigurableResource[Any]):
-    """A Redis or Valkey server by URL or by parts; keeps no connection, so that building it costs nothing."""
+    """A Redis or Valkey server by URL or by parts; keeps no connection, so that building it costs nothing.
+
+    Examples:
+        >>> resource = RedisStreamsResource(url=dg.EnvVar("REDIS_URL"))  # connects when it is first used
+    """
 
     url: str | None = Field(
         default=None,
@@ -78,7 +82,11 @@ class RedisStreamsResource(dg.ConfigurableResource[Any]):
 
 
 class DatabaseResource(dg.ConfigurableResource[Any]):
-    """The application's database: one engine per process, created when first used, disposed after the run."""
+    """The application's database: one engine per process, created when first used, disposed after the run.
+
+    Examples:
+        >>> resource = DatabaseResource(url="sqlite:///shop.db", pool_size=4)
+    """
 
     url: str = Field(repr=False, description="A SQLAlchemy URL; use an EnvVar.")
     pool_size: int = Field(
@@ -89,7 +97,10 @@ class DatabaseResource(dg.ConfigurableResource[Any]):
 
     def get_engine(self) -> Engine:
         if self._engine is None:
-            self._engine = create_engine(self.url, pool_size=self.pool_size, pool_pre_ping=True)
+            # Errors of statements, which Dagster keeps, would quote payloads.
+            self._engine = create_engine(
+                self.url, pool_size=self.pool_size, pool_pre_ping=True, hide_parameters=True
+            )
         return self._engine
 
     def dispose(self) -> None:
@@ -105,7 +116,12 @@ class DatabaseResource(dg.ConfigurableResource[Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceKeys:
-    """The names of the resources in the Definitions."""
+    """The names of the resources in the Definitions.
+
+    Examples:
+        >>> keys = ResourceKeys(redis="valkey")
+        >>> spec = DrainSpec(stream="orders", group="billing", handler=bill, resources=keys)
+    """
 
     redis: str = "redis_streams"
     database: str = "database"

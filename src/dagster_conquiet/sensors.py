@@ -11,12 +11,19 @@ import dagster as dg
 
 from conquiet.queue import Client
 from dagster_conquiet.asset_keys import stream_asset_key
+from dagster_conquiet.described import names_of, tags_of
 from dagster_conquiet.partitions import dynamic_topic_partitions
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
 from dagster_conquiet.steps.backlog import Waiting, waiting_in_partitions, waiting_in_stream
-from dagster_conquiet.steps.metadata import backlog_metadata
-from dagster_conquiet.steps.runs import is_cancelled_since, last_finished, remaining_pause_s, runs_in_progress
-from dagster_conquiet.steps.working import Working, concerns_partition, who_works
+from dagster_conquiet.steps.metadata import Metadata, page_link, source_metadata
+from dagster_conquiet.steps.runs import (
+    concerns_partition,
+    finished_runs,
+    is_cancelled_since,
+    remaining_pause_s,
+    runs_in_progress,
+)
+from dagster_conquiet.steps.workers import Working, who_works
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +36,11 @@ class _Part:
     run_key: str
     tags: dict[str, str]
     partition_key: str | None = None
+
+    @property
+    def had_messages(self) -> bool:
+        # One that never had any is not observed: automation would take the first observation for news.
+        return self.waiting.backlog.last_id != "0-0"
 
     def request(self, group: str, working: Working, last: dg.RunRecord | None) -> dg.RunRequest:
         """The run that drains it, beside the ones that work and after the last one that has finished."""
@@ -45,9 +57,8 @@ class _Part:
 class _Seen:
     """What one tick found."""
 
-    #: An observation is recorded whenever this changes.
+    #: Observations are recorded whenever this changes.
     cursor: str
-    observations: list[dg.AssetObservation]
     parts: list[_Part]
 
 
@@ -77,6 +88,11 @@ class _Rules:
         """Why no run is requested if too few messages wait."""
         count = sum(part.waiting.count or 0 for part in parts)
         reason = f"{count} messages wait in {spec.source!r} for {spec.group!r}, fewer than {self.min_lag}"
+        if in_flight := sum(part.waiting.in_flight for part in parts):
+            names = sorted({name for part in parts for name in part.waiting.live})
+            reason += f"; {in_flight} are in flight at {', '.join(names)}"
+        if failed := sum(part.waiting.failed for part in parts):
+            reason += f"; {failed} failed and are pending until they are tried again"
         if trimmed := sum(part.waiting.trimmed for part in parts):
             reason += f"; {trimmed} that the group was not given were trimmed from the stream"
         return reason
@@ -106,6 +122,9 @@ def build_backlog_sensor(
         stalled_after_s: a run that has no live consumer in the group, and has written no event for this
             time, does not count as one in progress: it was killed, or does something else. One that is being
             launched has five minutes.
+
+    Examples:
+        >>> sensor = build_backlog_sensor(orders, build_drain_job(orders))
     """
     rules = _Rules(
         min_lag=min_lag,
@@ -124,14 +143,13 @@ def build_backlog_sensor(
             run_key=f"{spec.stream}|{spec.group}|{backlog.last_delivered_id}",
             tags={"conquiet/stream": spec.stream, "conquiet/lag": str(backlog.lag)},
         )
-        metadata = _metadata(spec, part)
         return _Seen(
             cursor=json.dumps([backlog.last_id, backlog.last_delivered_id, backlog.lag, backlog.pending]),
-            observations=[_observation(spec, backlog.last_id, metadata)],
             parts=[part],
         )
 
-    return _build_sensor(spec, job, read, rules, options)
+    about = f"Requests a run of {job.name!r} while messages of {spec.stream!r} wait for {spec.group!r}."
+    return _build_sensor(spec, job, read, rules, {"description": about} | options)
 
 
 def build_topic_backlog_sensor(
@@ -150,7 +168,7 @@ def build_topic_backlog_sensor(
 
     def read(client: Client) -> _Seen:
         found = waiting_in_partitions(client, spec)
-        backlogs = {number: waiting.backlog for number, waiting in found.items()}
+        backlogs = [waiting.backlog for waiting in found.values()]
         parts = [
             _Part(
                 waiting=waiting,
@@ -167,15 +185,12 @@ def build_topic_backlog_sensor(
             if spec.partitions is None or number < spec.partitions
         ]
         return _Seen(
-            cursor=json.dumps([[part.last_id, part.lag, part.pending] for part in backlogs.values()]),
-            observations=[
-                _observation(spec, part.waiting.backlog.last_id, _metadata(spec, part), part.partition_key)
-                for part in parts
-            ],
+            cursor=json.dumps([[part.last_id, part.lag, part.pending] for part in backlogs]),
             parts=parts,
         )
 
-    return _build_sensor(spec, job, read, rules, options)
+    about = f"Requests runs of {job.name!r} for partitions of {spec.topic!r} that wait for {spec.group!r}."
+    return _build_sensor(spec, job, read, rules, {"description": about} | options)
 
 
 def _build_sensor(
@@ -183,64 +198,72 @@ def _build_sensor(
 ) -> dg.SensorDefinition:
     def backlog_sensor(context: dg.SensorEvaluationContext, **_same: object) -> dg.SensorResult:
         # A sensor that is called directly, as in a test, is also given its resources by name.
-        with spec.resources.redis_of(context).connect() as client:
+        redis_streams = spec.resources.redis_of(context)
+        with redis_streams.connect() as client:
             seen = read(client)
-        location = _location_of(context)
-        runs = runs_in_progress(context.instance, job.name, location)
-        requests, reasons = [], []
-        for part in seen.parts:
-            if part.waiting.count is not None and part.waiting.count < rules.min_lag:
-                continue
-            key = part.partition_key
-            working = who_works(
-                context.instance,
-                [record for record in runs if concerns_partition(record.dagster_run.tags, key)],
-                part.waiting.live,
-                what=part.name,
-                stalled_after_s=rules.stalled_after_s,
-            )
-            last = last_finished(context.instance, job.name, location, key)
-            if reason := rules.reason_to_wait(part, working, last):
-                reasons.append(reason)
-                continue
-            for stalled in working.stalled:
-                context.log.warning(
-                    "run %s of %r is in progress by its state, but nothing of it drains %s: "
-                    "terminate it, or let run_monitoring do it",
-                    *(stalled, job.name, part.name),
-                )
-            requests.append(part.request(spec.group, working, last))
+        requests, reasons = _requests(context, spec, job.name, seen.parts, rules)
+        link = page_link(spec.source)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else "; ".join(reasons) or rules.reason_to_rest(spec, seen.parts),
             cursor=seen.cursor,
             dynamic_partitions_requests=_new_partitions(context, spec, seen.parts),
-            asset_events=[] if seen.cursor == context.cursor else seen.observations,
+            asset_events=[]
+            if seen.cursor == context.cursor
+            else [_observation(spec, part, link) for part in seen.parts if part.had_messages],
         )
 
-    decorate = dg.sensor(
-        job=job,
-        required_resource_keys={spec.resources.redis},
-        **({"name": f"backlog__{spec.name}"} | options),
-    )
+    defaults = {"name": f"backlog__{spec.name}", "tags": tags_of(spec), "metadata": names_of(spec)}
+    decorate = dg.sensor(job=job, required_resource_keys={spec.resources.redis}, **(defaults | options))
     return decorate(backlog_sensor)
 
 
-def _observation(
-    spec: AnySpec, last_id: str, metadata: dict[str, Any], partition: str | None = None
-) -> dg.AssetObservation:
+def _requests(
+    context: dg.SensorEvaluationContext,
+    spec: AnySpec,
+    job_name: str,
+    parts: Sequence[_Part],
+    rules: _Rules,
+) -> tuple[list[dg.RunRequest], list[str]]:
+    """A request for each part that waits and that nothing drains; for the others that wait, why not."""
+    location = _location_of(context)
+    in_progress = runs_in_progress(context.instance, job_name, location)
+    finished = finished_runs(context.instance, job_name, location)
+    requests, reasons = [], []
+    for part in parts:
+        if part.waiting.count is not None and part.waiting.count < rules.min_lag:
+            continue
+        working = who_works(
+            context.instance,
+            [run for run in in_progress if concerns_partition(run.dagster_run, part.partition_key)],
+            part.waiting.live,
+            what=part.name,
+            pool=spec.pool,
+            stalled_after_s=rules.stalled_after_s,
+        )
+        last = finished.last_of(part.partition_key)
+        if reason := rules.reason_to_wait(part, working, last):
+            reasons.append(reason)
+            continue
+        for stalled in working.stalled:
+            context.log.warning(
+                "run %s of %r is in progress by its state, but nothing of it drains %s: "
+                "terminate it, or let run_monitoring do it",
+                *(stalled, job_name, part.name),
+            )
+        requests.append(part.request(spec.group, working, last))
+    return requests, reasons
+
+
+def _observation(spec: AnySpec, part: _Part, link: Metadata) -> dg.AssetObservation:
     # The data version of the stream's own asset: automation fires when it changes, and on nothing else.
+    backlog = part.waiting.backlog
     return dg.AssetObservation(
         stream_asset_key(spec.source),
-        partition=partition,
-        metadata=metadata,
-        tags={"dagster/data_version": last_id},
+        partition=part.partition_key,
+        metadata=source_metadata(backlog, spec.group) | link,
+        tags={"dagster/data_version": backlog.last_id},
     )
-
-
-def _metadata(spec: AnySpec, part: _Part) -> dict[str, Any]:
-    backlog = part.waiting.backlog
-    return {"group": spec.group, "last_id": backlog.last_id, **backlog_metadata(backlog)}
 
 
 def _new_partitions(

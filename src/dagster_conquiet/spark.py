@@ -65,6 +65,7 @@ def build_spark_asset(
     The URLs of Redis and of the database reach the job by its environment, never by its command line.
     """
     options.setdefault("kinds", {"spark", "redis"})
+    options.setdefault("description", f"What Spark's job {spec.job!r} publishes to {spec.destination!r}.")
     options.setdefault("pool", f"conquiet_spark_{plain_name(spec.destination)}")
     resources = {spec.resources.redis, *({spec.resources.database} if spec.reads_database else ())}
 

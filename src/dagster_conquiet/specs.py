@@ -22,6 +22,7 @@ HandlerOrReference = Callable[..., Any] | str
 class SourceSpec:
     """What the drain of a stream and that of a topic have in common."""
 
+    #: The consumer group; created at the stream's start if it does not exist.
     group: str
     #: `handler(msg, session)`, or a `batch_handler` of `(messages, session)`; one that also names `context`
     #: or resources as arguments is given them. `None`: the function below `@drain_asset` or `@drain_op`. An
@@ -33,6 +34,7 @@ class SourceSpec:
     payload: Any = None
     #: `None`: a redelivered message is handled again.
     inbox: Inbox | None = field(default_factory=Inbox)
+    #: The names of the resources, if they are others than `redis_streams` and `database`.
     resources: ResourceKeys = field(default_factory=ResourceKeys)
     #: A rule of your own, `fail_when(report)`, instead of the config's `fail_when`: whether the step fails.
     fail_when: Callable[[DrainReport], bool] | None = None
@@ -77,8 +79,16 @@ class SourceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainSpec(SourceSpec):
-    """One stream, the group that drains it, and the handler of its messages."""
+    """One stream, the group that drains it, and the handler of its messages.
 
+    Examples:
+        >>> limits = DrainConfig(max_deliveries=5)
+        >>> spec = DrainSpec(stream="orders", group="billing", handler=bill, config=limits)
+        >>> spec.name
+        'orders__billing'
+    """
+
+    #: The key of the stream.
     stream: str
     #: The defaults of a run's config.
     config: DrainConfig = field(default_factory=DrainConfig)
@@ -93,8 +103,13 @@ class DrainSpec(SourceSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDrainSpec(SourceSpec):
-    """One topic of partitions, the group that drains it, and the handler of its messages."""
+    """One topic of partitions, the group that drains it, and the handler of its messages.
 
+    Examples:
+        >>> spec = TopicDrainSpec(topic="shipments", group="couriers", handler=bill)
+    """
+
+    #: The name of the topic.
     topic: str
     #: As many as the topic has; the keys of the Dagster partitions are "0" to one less. `None`: the topic is
     #: followed as it grows, by the sensor and by observations.

@@ -14,9 +14,15 @@ from dagster_conquiet.resources import ResourceKeys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task by its name, the queue where its workers read, and how it is enqueued."""
+    """A task by its name, the queue where its workers read, and how it is enqueued.
 
+    Examples:
+        >>> spec = TaskSpec(task="shop.total", queue="mails")
+    """
+
+    #: The name of the task.
     task: str
+    #: The queue of the task.
     queue: str = "default"
     #: That of the `TaskApp`.
     namespace: str = "tasks"
@@ -25,6 +31,7 @@ class TaskSpec:
     #: Which task of an earlier attempt at the step is waited for, instead of another one being enqueued:
     #: "succeeded" (or not ended), "unfinished" (not ended), or "never".
     attach: Attach = "succeeded"
+    #: The names of the resources, if they are others than `redis_streams` and `database`.
     resources: ResourceKeys = field(default_factory=ResourceKeys)
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_conquiet.described import KIND_TAGS, KINDS
 from dagster_conquiet.steps.tasks import run_task_in_step
 from dagster_conquiet.task_spec import TaskSpec
 
@@ -19,14 +20,20 @@ def build_task_op(spec: TaskSpec, *, name: str | None = None, **options: Any) ->
     However often the step or its run is retried, there is one task at a time: an attempt waits for the task
     of an earlier one, and enqueues another only after one that failed, was revoked or has expired. A step
     that is cancelled revokes its task. `options` are those of `@op`, such as `retry_policy`.
+
+    Examples:
+        >>> op = build_task_op(TaskSpec(task="shop.total"))
     """
+
+    words = f"Has task {spec.task!r} done by its workers."
+    defaults: dict[str, Any] = {"tags": KIND_TAGS, "description": words}
 
     @dg.op(
         name=name or f"task__{spec.name}",
         required_resource_keys={spec.resources.redis},
         ins={"args": dg.In(dict[str, Any])},
         out=dg.Out(dg.Any),
-        **options,
+        **(defaults | options),
     )
     def run_task(context: dg.OpExecutionContext, args: dict[str, Any]) -> dg.Output[Any]:
         result, metadata = run_task_in_step(context, spec, args)
@@ -43,6 +50,9 @@ def build_task_asset(
     Args:
         args: the task's arguments, or a function of the context, such as of its partition key.
         options: those of `@asset`, such as `deps`, `partitions_def` or `retry_policy`.
+
+    Examples:
+        >>> asset = build_task_asset(TaskSpec(task="shop.total"), key="total")
     """
 
     def materialise(context: dg.AssetExecutionContext) -> dg.Output[Any]:
@@ -50,7 +60,8 @@ def build_task_asset(
         result, metadata = run_task_in_step(context, spec, given)
         return dg.Output(result, metadata=metadata)
 
-    defaults: dict[str, Any] = {"kinds": {"redis"}}
+    words = f"The result of task {spec.task!r}, made by its workers."
+    defaults: dict[str, Any] = {"kinds": KINDS, "description": words}
     asset: dg.AssetsDefinition = dg.asset(
         key=key or [spec.name], required_resource_keys={spec.resources.redis}, **(defaults | options)
     )(materialise)

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from inspect import getmembers, isfunction
 from pathlib import Path
 from typing import Any
@@ -310,7 +310,8 @@ def test_security_payloads_are_signed_and_encrypted_on_request(app: TaskApp) -> 
     with TaskApp(url, namespace=app.namespace, signing=signing, encryption=encryption) as sealed:
         sealed.enqueue("pay", {"card": secret})
 
-    [(_, fields)] = app.client.xrange(app.keys("default").streams[5])
+    entries: Any = app.client.xrange(app.keys("default").streams[5])
+    [(_, fields)] = entries
     assert secret.encode() not in fields[b"data"]
     assert json.loads(fields[b"data"])["headers"]["signature-key"] == "a"
 
@@ -463,7 +464,7 @@ def test_risk_a_duplicate_execution_has_its_effects_once_with_a_session(
     handle = pay.enqueue()
     assert handle.result(PATIENCE_S) == "paid"
     # What a failover of the server leaves, which has lost the ack, but not the task.
-    record: Mapping[bytes, bytes] = app.client.hgetall(app.keys("default").record(handle.id))
+    record: Any = app.client.hgetall(app.keys("default").record(handle.id))
     envelope = app.envelope(pay.call()).fields() | {"id": handle.id}
     app.client.xadd(app.keys("default").streams[5], {"data": json.dumps(envelope)})
     eventually(lambda: app.client.xlen(app.keys("default").streams[5]) == 0)

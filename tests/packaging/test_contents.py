@@ -131,9 +131,9 @@ def test_the_sdist_has_what_is_needed_to_build_and_to_test(built):
         packed = {name.partition("/")[2] for name in archive.getnames()}
     alone = {"pyproject.toml", "constraints.txt", "Makefile", "README.md", "CHANGELOG.md", "LICENSE"}
     alone |= {"CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", ".pre-commit-config.yaml"}
-    alone |= {"Dockerfile", ".dockerignore", "docker-compose.yml", ".env.example"}
+    alone |= {"mkdocs.yml", "Dockerfile", ".dockerignore", "docker-compose.yml", ".env.example"}
 
     assert packed >= alone | files_below(
-        *("src", "tests", "examples", "dags", "dagster_defs", "docs", "deploy", ".ci", ".github")
+        *("src", "tests", "examples", "dags", "dagster_defs", "docs", "docs_site", "deploy", ".ci", ".github")
     )
     assert [name for name in packed if name.endswith((".pyc", ".env"))] == []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 
-from tests.packaging.environments import ROOT, Built, Environment
-from tests.pages.test_pages import program_of
+from tests.packaging.environments import ROOT, VERSION, Built, Environment
+from tests.pages.whole_files import files_of
 
 MODULES = (
     "conquiet conquiet.queue conquiet.db conquiet.consume conquiet.mq conquiet.embedded conquiet.settings"
@@ -38,16 +42,27 @@ def test_the_core_alone_has_every_public_name(core: Environment, tmp_path):
 
 
 def test_the_quickstart_of_the_readme_runs(laptop: Environment, tmp_path):
-    # The part on Python alone; what follows needs the extras of Airflow, Dagster and Spark.
-    on_python, has_more, _ = (ROOT / "README.md").read_text().partition("\n**Airflow**")
-    assert has_more
-    (tmp_path / "page.md").write_text(on_python)
-    (tmp_path / "quickstart.py").write_text(program_of(tmp_path / "page.md"))
+    (tmp_path / "billing.py").write_text(files_of("README.md")["billing.py"])
 
-    ran = laptop.run("python", "quickstart.py", cwd=tmp_path)
+    ran = laptop.run("python", "billing.py", cwd=tmp_path)
 
     assert ran.returncode == 0, ran.stderr
     assert '"handled": 100' in ran.stdout
+
+
+def test_the_bill_of_materials_has_all_that_is_installed(core: Environment):
+    command = [sys.executable, str(ROOT / ".ci/sbom.py"), str(core.bin / "python")]
+
+    bill = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    about = bill["metadata"]["component"]
+    assert (bill["bomFormat"], about["name"], about["version"]) == ("CycloneDX", "conquiet", VERSION)
+    assert {
+        one["name"].lower().replace("_", "-") for one in (*bill["components"], about)
+    } == core.distributions()
+    for one in bill["components"]:
+        assert one["purl"].endswith(f"@{one['version']}")
+        assert one["licenses"][0]["license"]["name"], one["name"]
 
 
 def test_the_command_works_with_its_extra(laptop: Environment, tmp_path):

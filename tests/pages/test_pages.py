@@ -1,4 +1,4 @@
-"""The Python blocks of README.md and docs/ run, each page from top to bottom as one program."""
+"""The Python blocks of docs/ run, each page from top to bottom as one program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: Each block of a tutorial is a file of its own: `test_tutorials.py`; the reference is made from docstrings.
+PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if not path.name.startswith("tutorial-")]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: A block that is a file of a project of its own, with tests.
 TEST_FILE = re.compile(r"# (test_\w+\.py)\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from datetime import timedelta
+from typing import Any
 
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -13,8 +14,12 @@ from airflow.sdk import DAG, Asset, AssetWatcher, task
 from airflow.utils.session import create_session
 from sqlalchemy import insert, select
 
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.drain import DrainOperator
+from airflow_provider_conquiet.operators.take import TakeOperator
 from airflow_provider_conquiet.operators.task import TaskOperator
+from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
+from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
 from airflow_provider_conquiet.triggers.message import MessageTrigger
 from conquiet import DbSession, QueueMessage
 from tests.conftest import effects
@@ -76,3 +81,24 @@ with DAG("bills_by_task", schedule=None) as bills_by_task:
 
     PythonOperator(task_id="check", python_callable=must_be_billed, op_args=[bill(7)])
     TaskOperator(task_id="refuse", task="shop.refuse", task_queue="bills", options={"max_retries": 0})
+
+
+bell = BacklogTrigger(stream="parcels", group="shipping", ring_again_s=3)
+parcels = Asset("parcels_waiting", watchers=[AssetWatcher(name="parcels_bell", trigger=bell)])
+
+with DAG("ships_parcels", schedule=[parcels], max_active_runs=2, catchup=False) as ships_parcels:
+    taken = TakeOperator(task_id="take", stream="parcels", group="shipping", max_messages=20)
+    AckByRunSensor(task_id="ack", taken=taken.output, poke_interval=1)
+
+    @task
+    def ship(taken: dict[str, Any]) -> None:
+        """Write the effects; a run in which something comes for the first time that is fatal fails."""
+        with RedisStreamsHook() as hook, hook.engine() as engine:
+            messages = hook.messages_of(taken)
+            if any(msg.payload.get("is_fatal") and msg.delivery_count == 1 for msg in messages):
+                raise ValueError("no truck")
+            with engine.begin() as connection:
+                rows = [{"entry_id": msg.id, "note": "shipped"} for msg in messages]
+                connection.execute(insert(effects), rows)
+
+    ship(taken.output)

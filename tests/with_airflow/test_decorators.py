@@ -7,6 +7,8 @@ import json
 import pytest
 from airflow.sdk import DAG, task
 
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from conquiet.mq import Message, Topics
 from tests.with_airflow import handlers
 from tests.with_airflow.conftest import xcom
 
@@ -102,3 +104,28 @@ def test_what_the_function_gives_is_enqueued(run_dag, valkey, stream, kind):
     expected = {"one": [10], "nothing": []}.get(kind, [10, 11])
     assert [payload["number"] for payload in read(valkey, stream)] == expected
     assert xcom(run, "give")["enqueued"] == len(expected)
+
+
+def test_a_decorated_drain_is_mapped_over_partitions(run_dag, topic_name, notes):
+    with RedisStreamsHook() as hook:
+        Topics(hook.get_conn()).create(topic_name, partitions=3)
+        hook.send(topic_name, [Message(payload={"number": number}) for number in range(9)])
+    with DAG("decorated", schedule=None) as dag:
+
+        @task
+        def find_partitions() -> list[int]:
+            with RedisStreamsHook() as hook:
+                return hook.partitions(topic_name)
+
+        @task.drain(topic=topic_name, group="billing", idle_ms=20)
+        def mapped(msg, session, partition):
+            handlers.record(msg, session)
+
+        mapped.expand(partition=find_partitions())
+
+    run = run_dag(dag)
+
+    reports = [xcom(run, "mapped", map_index=index) for index in range(3)]
+    assert [report["partition"] for report in reports] == [0, 1, 2]
+    assert sum(report["handled"] for report in reports) == 9
+    assert sorted(map(int, notes())) == list(range(9))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, text
 
 from conquiet.consume import dead_letter_stream
 from tests.conftest import effects
+from tests.eventually import HANG_S
 from tests.services import database, free_port, open_engine
 from tests.with_airflow import handlers
 from tests.with_airflow.conftest import tries, xcom
@@ -151,3 +153,28 @@ def test_airflows_own_database_is_refused(run_dag, orders, stream, airflow_conne
 
     assert (run.state, tries(run, "drain")) == ("failed", 1)
     assert notes() == []
+
+
+def test_a_timeout_of_the_task_rolls_back_the_message_in_the_handler_and_the_retry_begins_with_it(
+    run_dag, orders, stream, notes, valkey
+):
+    enqueue(orders, 3)
+    arguments = {"handler": f"{__name__}:record_slowly_once", "inbox": True}
+
+    run = run_dag(drain_dag(stream, **arguments, **RETRIES, execution_timeout=timedelta(seconds=2)))
+
+    assert (run.state, tries(run, "drain")) == ("success", 2)
+    # No attempt was counted: the second message came for the first time, twice.
+    assert notes() == ["0 at 1", "1 at 1", "2 at 1"]
+    assert valkey.xpending(stream, "billing")["pending"] == 0
+
+
+_slow: set[int] = set()
+
+
+def record_slowly_once(msg, session) -> None:
+    number = msg.payload["number"]
+    session.execute(insert(effects), {"entry_id": msg.id, "note": f"{number} at {msg.delivery_count}"})
+    if number == 1 and not _slow:
+        _slow.add(number)
+        time.sleep(HANG_S)

@@ -79,7 +79,7 @@ def airflow_url(shop, tmp_path_factory):
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
-        kill_sessions({process.pid})
+        assert kill_sessions({process.pid}, "AIRFLOW_HOME", home) == []
 
 
 def _answers(url: str) -> bool:

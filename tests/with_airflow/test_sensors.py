@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,17 +23,21 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk import DAG, PokeReturnValue
 from sqlalchemy import Engine, select, text
 
+from airflow_provider_conquiet.message_search import MessageSearch
 from airflow_provider_conquiet.sensors.backlog import BacklogSensor
 from airflow_provider_conquiet.sensors.drain import DrainSensor
 from airflow_provider_conquiet.sensors.message import MessageSensor
+from airflow_provider_conquiet.triggers.match import MatchTrigger
 from conquiet import RedisStreamsQueue
 from conquiet.mq import Producer, Topics
-from conquiet.queue.connection import run_command
+from conquiet.queue.steps import run_steps
 from tests.conftest import effects
 from tests.eventually import HANG_S, eventually
 from tests.with_airflow.conftest import RunDag, states, xcom
 
 pytestmark = pytest.mark.usefixtures("airflow_connection")
+
+RECORD = "tests.with_airflow.handlers:record"
 
 
 class StateStore(dict):
@@ -148,20 +154,21 @@ def test_the_message_sensor_matches_by_a_function_that_is_named(orders: RedisStr
 
 
 def test_the_message_sensor_reads_large_messages_a_few_at_a_time(
-    orders: RedisStreamsQueue, stream: str, monkeypatch: pytest.MonkeyPatch
+    orders: RedisStreamsQueue, valkey_url: str, stream: str
 ):
     ids = orders.enqueue_many({"number": n, "text": "x" * (1 << 20)} for n in range(30))
-    pages = []
+    search = MessageSearch({stream: "0-0"}, equals={"number": 29})
+    pages: list[int] = []
 
-    def run_and_note(*command: Any, **place: Any) -> Any:
-        page = run_command(*command, **place)
+    def run_and_note(*command: Any, **options: Any) -> Any:
+        page = client.execute_command(*command, **options)
         pages.append(len(page))
         return page
 
-    monkeypatch.setattr("airflow_provider_conquiet.sensors.message.run_command", run_and_note)
-    found = MessageSensor(task_id="wait", stream=stream, equals={"number": 29}).poke(context())
+    with redis.Redis.from_url(valkey_url) as client:
+        found = run_steps(run_and_note, search.steps())
 
-    assert value_of(found)["id"] == ids[29]
+    assert found == (stream, ids[29])
     assert max(pages) <= 10
 
 
@@ -265,7 +272,7 @@ def test_the_message_sensor_begins_where_a_group_stands(orders: RedisStreamsQueu
 
 
 def drain_sensor(stream: str, count: int, **more: Any) -> DrainSensor:
-    settings = {"stream": stream, "group": "billing", "handler": "tests.with_airflow.handlers:record"}
+    settings: dict[str, Any] = {"stream": stream, "group": "billing", "handler": RECORD}
     return DrainSensor(task_id="wait", **settings, count=count, idle_ms=20, **more)
 
 
@@ -357,7 +364,7 @@ def test_the_drain_sensor_runs_as_a_task(
             stream=stream,
             group="billing",
             handler="tests.with_airflow.handlers:record",
-            count="{{ 2 + 3 }}",  # type: ignore[arg-type]
+            count="{{ 2 + 3 }}",
             idle_ms=20,
             timeout=timedelta(seconds=HANG_S),
         )
@@ -366,3 +373,142 @@ def test_the_drain_sensor_runs_as_a_task(
 
     assert states(run) == {"wait": "success"}
     assert xcom(run, "wait")["handled"] == 5 == len(notes())
+
+
+@pytest.fixture
+def topic(valkey_url: str, stream: str) -> Iterator[tuple[str, Producer]]:
+    name = stream.replace(":", "-")
+    with redis.Redis.from_url(valkey_url) as client:
+        Topics(client).create(name, partitions=3)
+        yield name, Producer(client)
+
+
+def test_the_message_sensor_reads_all_partitions_of_a_topic_and_matches_payloads(topic):
+    name, producer = topic
+    producer.send_many(name, [{"number": number} for number in range(30)])
+    missing = MessageSensor(task_id="wait", topic=name, equals={"number": 30}).poke(context())
+
+    found = MessageSensor(task_id="wait", topic=name, match=f"{__name__}:is_29").poke(context())
+
+    assert (missing.is_done, found.is_done) == (False, True)
+    assert value_of(found)["topic"] == name
+
+
+def is_29(payload: dict) -> bool:
+    return payload["number"] == 29
+
+
+def test_the_deferrable_message_sensor_searches_from_the_triggerer(
+    run_dag: RunDag, orders: RedisStreamsQueue, stream: str
+):
+    with DAG("deferred_message", schedule=None) as dag:
+        MessageSensor(
+            task_id="wait",
+            stream=stream,
+            equals={"number": 7},
+            start_id="0-0",
+            deferrable=True,
+            poke_interval=0.05,
+        )
+    orders.enqueue({"number": 6})
+    sensor: Any = dag.get_task("wait")
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(context())
+    trigger = deferred.value.trigger
+    path, arguments = trigger.serialize()
+    # What the sensor has read, the trigger does not read again.
+    assert arguments["after"][stream] != "0-0"
+    assert path == "airflow_provider_conquiet.triggers.match.MatchTrigger"
+    enqueued = orders.enqueue({"number": 7})
+
+    run = run_dag(dag)
+
+    assert xcom(run, "wait") == {"stream": stream, "id": enqueued}
+
+
+async def first_event(trigger: Any) -> Any:
+    async with aclosing(trigger.run()) as events:
+        return await asyncio.wait_for(anext(events), HANG_S)
+
+
+def test_the_trigger_of_the_message_sensor_finds_what_comes_later(orders: RedisStreamsQueue, stream: str):
+    arguments: dict[str, Any] = {"after": {stream: "0-0"}, "is_topic": False, "poll_interval_s": 0.01}
+    trigger = MatchTrigger(
+        **arguments, match=f"{__name__}:is_29", redis_streams_conn_id="redis_streams_default"
+    )
+
+    async def wait() -> Any:
+        waiting = asyncio.create_task(first_event(trigger))
+        await asyncio.to_thread(orders.enqueue_many, [{"number": number} for number in range(40)])
+        return (await waiting).payload
+
+    assert asyncio.run(wait())["stream"] == stream
+
+
+def test_a_function_cannot_be_searched_with_from_the_triggerer(stream: str):
+    with pytest.raises(ValueError, match="import string"):
+        MessageSensor(task_id="wait", stream=stream, match=is_29, deferrable=True)
+
+
+def test_the_drain_sensor_drains_the_partitions_of_a_topic(topic, run_dag: RunDag, notes):
+    name, producer = topic
+    producer.send_many(name, [{"number": number} for number in range(12)])
+    with DAG("drain_topic", schedule=None) as dag:
+        DrainSensor(
+            task_id="wait",
+            topic=name,
+            group="billing",
+            handler=RECORD,
+            count="12",
+            idle_ms=20,
+            poke_interval=0,
+        )
+
+    run = run_dag(dag)
+
+    report = {"topic": name, "group": "billing", "handled": 12, "wanted": 12}
+    assert xcom(run, "wait") == report
+    assert sorted(map(int, notes())) == list(range(12))
+
+
+def test_the_deferrable_drain_sensor_waits_for_more_in_the_triggerer(
+    orders: RedisStreamsQueue, stream: str, run_dag: RunDag, notes
+):
+    orders.enqueue_many({"number": number} for number in range(2))
+    arguments: dict[str, Any] = {"stream": stream, "group": "billing", "handler": RECORD, "idle_ms": 20}
+    sensor = DrainSensor(task_id="sensor", count=3, deferrable=True, **arguments)
+
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(context())
+    orders.enqueue({"number": 2})
+    report = sensor.execute_again(context(), **(deferred.value.kwargs or {}))
+
+    assert deferred.value.method_name == "execute_again"
+    assert (report["handled"], notes()) == (3, ["0", "1", "2"])
+    with DAG("deferred_drain_sensor", schedule=None) as dag:
+        DrainSensor(task_id="wait", count=2, deferrable=True, poll_interval_s=0.05, **arguments)
+    timer = threading.Timer(2.0, lambda: orders.enqueue_many({"number": number} for number in (3, 4)))
+    timer.start()
+    assert xcom(run_dag(dag), "wait")["handled"] == 2
+    timer.join()
+
+
+def test_what_failed_is_drained_again_though_nothing_new_comes(orders: RedisStreamsQueue, stream: str):
+    orders.enqueue({"number": 1})
+    handler = "tests.with_airflow.handlers:record_even"
+    sensor = DrainSensor(
+        task_id="sensor",
+        stream=stream,
+        group="billing",
+        handler=handler,
+        count=1,
+        idle_ms=20,
+        deferrable=True,
+        poke_interval=0.2,
+    )
+
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(context())
+    event = asyncio.run(first_event(deferred.value.trigger))
+
+    assert event.payload["pending"] == 1

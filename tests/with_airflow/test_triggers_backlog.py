@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -61,10 +61,14 @@ async def running(trigger: BacklogTrigger) -> AsyncIterator[Ringing]:
 
 
 async def looks(client: redis.Redis, count: int) -> None:
-    """Wait until the trigger has looked so often again: each look ends with the server's time."""
-    asked = lambda: client.info("commandstats").get("cmdstat_time", {"calls": 0})["calls"]  # noqa: E731
+    """Wait until the trigger has looked so often again: with one XINFO, or where there is something, four."""
+
+    def asked() -> int:
+        found = client.info("commandstats").items()
+        return sum(stats["calls"] for name, stats in found if name.startswith("cmdstat_xinfo"))
+
     before = asked()
-    await until(lambda: asked() >= before + count)
+    await until(lambda: asked() >= before + 4 * count)
 
 
 async def until(check: Callable[[], object]) -> None:
@@ -101,6 +105,26 @@ def test_it_looks_and_makes_neither_stream_nor_group_nor_consumer(client: redis.
 
     assert client.xinfo_groups(stream) == []
     assert client.xlen(stream) == 1
+
+
+def test_many_triggers_of_one_connection_share_a_few_connections(client: redis.Redis, stream: str):
+    def connections() -> int:
+        return len(client.client_list())
+
+    before = connections()
+
+    async def scenario() -> int:
+        async with AsyncExitStack() as stack:
+            for number in range(40):
+                trigger = BacklogTrigger(stream=f"{stream}:{number}", group="billing", poll_interval_s=0.01)
+                await stack.enter_async_context(running(trigger))
+            await looks(client, 100)
+            return connections()
+
+    most = asyncio.run(scenario())
+
+    assert 0 < most - before <= 4
+    eventually(lambda: connections() == before)
 
 
 def test_it_rings_again_while_the_backlog_stays(queue: RedisStreamsQueue, stream: str):

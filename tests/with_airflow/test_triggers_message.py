@@ -258,6 +258,42 @@ def test_the_event_carries_the_fields_that_were_asked_for_and_refuses_large_ones
     assert client.xlen(dead_letter_stream(stream)) == 1
 
 
+def test_with_batch_events_one_event_is_for_many_messages(client: redis.Redis, stream: str):
+    ids = add(client, stream, 250)
+
+    async def scenario() -> list[dict]:
+        async with triggerer() as running:
+            fields = ["name"]
+            running.watch(MessageTrigger(stream=stream, group="watcher", fields=fields, batch_events=100))
+            await until(lambda: is_drained(client, stream))
+            return running.stored
+
+    events = asyncio.run(scenario())
+
+    assert [entry_id for event in events for entry_id in event["ids"]] == ids
+    assert len(events) < 10
+    assert events[0]["fields"][0] == {"name": "n0"}
+
+
+def test_a_message_that_is_refused_is_no_obstacle_to_the_others_of_its_event(
+    client: redis.Redis, stream: str
+):
+    ids = add(client, stream, 3)
+    client.xadd(stream, {"data": json.dumps({"no": "number"})})
+
+    async def scenario() -> list[dict]:
+        async with triggerer() as running:
+            match = f"{__name__}:is_even"
+            running.watch(MessageTrigger(stream=stream, group="watcher", match=match, batch_events=10))
+            await until(lambda: is_drained(client, stream))
+            return running.stored
+
+    events = asyncio.run(scenario())
+
+    assert [entry_id for event in events for entry_id in event["ids"]] == [ids[0], ids[2]]
+    assert client.xlen(dead_letter_stream(stream)) == 1
+
+
 def test_what_is_in_flight_stays_far_below_the_subscriber_queue(client: redis.Redis, stream: str):
     add(client, stream, BURST)
 

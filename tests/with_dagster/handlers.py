@@ -7,6 +7,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import text
+
 from conquiet import DbSession, QueueMessage, batch_handler
 from tests.conftest import effects
 
@@ -47,6 +49,18 @@ def refuse_all(msg: QueueMessage, session: DbSession) -> None:
     raise ConnectionError("the bank does not answer")
 
 
+@batch_handler
+def refuse_all_of_a_batch(messages: list[QueueMessage], session: DbSession) -> None:
+    """Always fails, for all of them and for each."""
+    raise ConnectionError("the bank does not answer")
+
+
+def insert_into_a_table_that_is_locked(msg: QueueMessage, session: DbSession) -> None:
+    """An outage in the middle of a statement that has the payload."""
+    session.execute(text("PRAGMA query_only = ON"))
+    session.execute(effects.insert(), {"entry_id": msg.id, "note": msg.payload["card"]})
+
+
 def die_once(msg: QueueMessage, session: DbSession) -> None:
     """Kills its process in the middle of message 3, once: after the effect, before the commit."""
     note_effect(msg, session)
@@ -61,6 +75,12 @@ def interrupt_itself(msg: QueueMessage, session: DbSession) -> None:
     note_effect(msg, session)
     if msg.payload["n"] == 3:
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupt_itself_and_fail(msg: QueueMessage, session: DbSession) -> None:
+    """Always fails, and is told to stop in the middle of message 3."""
+    interrupt_itself(msg, session)
+    raise ConnectionError("the bank does not answer")
 
 
 def interrupt_itself_twice(msg: QueueMessage, session: DbSession) -> None:

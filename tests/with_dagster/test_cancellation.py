@@ -47,6 +47,16 @@ def test_a_second_interrupt_rolls_the_message_back_and_leaves_it_pending(
     assert still_pending == set(ids[3:])
 
 
+def test_a_step_that_is_told_to_stop_is_canceled_although_every_message_failed(
+    stream, resources, instance, enqueue, pending
+):
+    enqueue(5)
+
+    cancelled_run(stream, "interrupt_itself_and_fail", resources, instance)
+
+    assert pending() == 5
+
+
 def test_the_handlers_that_were_there_before_are_there_again():
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

@@ -43,6 +43,9 @@ attributes:
   checks:
     max_lag: 100
     max_age_s: 60
+    max_oldest_age_s: 120
+    max_lag_growth: 50
+    severity: ERROR
   redis_url_variable: COMPONENT_REDIS_URL
   database_url_variable: COMPONENT_DATABASE_URL
 """
@@ -71,7 +74,8 @@ def test_the_yaml_makes_assets_checks_jobs_a_sensor_and_a_schedule(defs, stream)
     assert graph.get(bills).description == "One row per order"
     assert graph.get(bills).group_name == "shop"
     assert graph.get(bills).parent_keys == {stream_asset_key(stream)}
-    assert len(graph.asset_check_keys) == 3
+    assert graph.get(stream_asset_key(stream)).group_name == "shop"
+    assert len(graph.asset_check_keys) == 5
     assert sensor.minimum_interval_seconds == 15
     assert sensor.default_status == dg.DefaultSensorStatus.RUNNING
     assert sorted(schedules.values()) == ["*/10 * * * *", "*/5 * * * *"]
@@ -108,7 +112,14 @@ def test_its_checks_have_a_job_of_their_own(defs, instance, enqueue):
 
     found = result.get_asset_check_evaluations()
     passed = {check.check_name.partition("__")[0]: check.passed for check in found}
-    assert passed == {"backlog": False, "freshness": True, "dead_letters": True}
+    assert passed == {
+        "backlog": False,
+        "lag_growth": True,
+        "freshness": True,
+        "oldest_age": True,
+        "dead_letters": True,
+    }
+    assert {check.severity for check in found} == {dg.AssetCheckSeverity.ERROR}
 
 
 def test_the_entry_point_shows_the_component_to_dg():

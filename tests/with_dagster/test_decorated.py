@@ -3,6 +3,7 @@
 # No `from __future__ import annotations` here: Dagster reads the types of the functions.
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -72,8 +73,25 @@ def test_what_the_ui_shows_of_an_asset_leads_to_its_handler(bare_spec, stream):
     assert (spec.group_name, list(spec.owners), spec.kinds) == ("shop", ["team:billing"], {"redis"})
     assert (reference.file_path, reference.label.rpartition(".")[2]) == (__file__, "bills")
     assert spec.metadata["table"] == "bills"
+    assert (spec.metadata["stream"], spec.metadata["group"]) == (stream, bare_spec.group)
     assert source.tags["dagster/kind/redis"] == ""
     assert source.description == f"The messages of stream {stream!r}, as they came in."
+
+
+def test_a_handler_that_is_named_is_found_without_being_imported(stream, tmp_path, monkeypatch):
+    (tmp_path / "billing_of_tests.py").write_text(
+        'raise RuntimeError("imported")\n\n\ndef bill(msg, session):\n    """One row per order."""\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    named = build_drain_asset(DrainSpec(stream=stream, group="billing", handler="billing_of_tests:bill"))
+    nowhere = build_drain_asset(DrainSpec(stream=stream, group="billing", handler="no.such.module:bill"))
+
+    (spec,) = named.specs
+    (reference,) = spec.metadata["dagster/code_references"].code_references
+    assert (reference.file_path, reference.line_number) == (str(tmp_path / "billing_of_tests.py"), 4)
+    assert spec.description == "One row per order."
+    assert "dagster/code_references" not in next(iter(nowhere.specs)).metadata
 
 
 def test_a_handler_is_given_the_context_and_resources_that_it_names(bare_spec, resources, instance, enqueue):
@@ -266,6 +284,38 @@ def test_a_backfill_of_a_topic_in_a_single_run_has_the_counts_of_each_partition(
     assert len(effects_seen()) == 3
 
 
+def test_a_partition_that_fails_in_a_single_run_stops_no_other_and_is_named(
+    growing, resources, instance, client, effects_seen
+):
+    for partition, n in ((0, 1), (1, 2)):
+        Producer(client).send_many(growing.topic, [Message(payload={"n": n}, partition=partition)])
+    asset = build_topic_drain_asset(
+        replace(growing, handler="tests.with_dagster.handlers:refuse_odd"),
+        key="paid",
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
+    instance.add_dynamic_partitions(name_of(asset), ["0", "1"])
+    defs = dg.Definitions(
+        assets=[asset], jobs=[dg.define_asset_job("backfill", [asset])], resources=resources
+    )
+    tags = {"dagster/asset_partition_range_start": "0", "dagster/asset_partition_range_end": "1"}
+
+    result = defs.resolve_job_def("backfill").execute_in_process(
+        instance=instance, tags=tags, raise_on_error=False
+    )
+
+    # Not of the step's result, which has none of a step that fails.
+    events = [
+        record.asset_materialization for record in instance.fetch_materializations(asset.key, 9).records
+    ]
+    failure: Any = result.get_step_failure_events()[0].step_failure_data.user_failure_data
+    (row,) = failure.metadata["failed_partitions"].value.records
+    assert not result.success
+    assert {event.partition: event.metadata["handled"].value for event in events} == {"1": 1}
+    assert (row.data["partition"], row.data["retried"], row.data["handled"]) == ("0", 1, 0)
+    assert len(effects_seen()) == 1
+
+
 def test_automation_fires_on_a_new_message_and_on_nothing_else(
     spec, resources, instance, enqueue, queue, stream
 ):
@@ -299,6 +349,60 @@ def test_automation_fires_on_a_new_message_and_on_nothing_else(
     assert (after_the_drain, after_a_message, after_a_read) == (0, 1, 0)
 
 
+def test_automation_does_not_fire_for_a_stream_that_never_had_a_message(
+    spec, resources, instance, client, stream
+):
+    client.delete(stream)
+    bills = build_drain_asset(spec, key="bills", automation_condition=dg.AutomationCondition.eager())
+    job = dg.define_asset_job("drain", [bills])
+    defs = dg.Definitions(assets=[bills, build_stream_asset(stream)], jobs=[job], resources=resources)
+    sensor = build_backlog_sensor(spec, job)
+    of_redis = {"redis_streams": resources["redis_streams"]}
+    # As a daemon does from the first moment on, before anything was observed.
+    cursor = dg.evaluate_automation_conditions(defs=defs, instance=instance).cursor
+
+    def fires() -> int:
+        nonlocal cursor
+        tick: Any = sensor(dg.build_sensor_context(instance=instance, resources=of_redis))
+        for event in tick.asset_events:
+            instance.report_runless_asset_event(event)
+        result = dg.evaluate_automation_conditions(defs=defs, instance=instance, cursor=cursor)
+        cursor = result.cursor
+        return result.total_requested
+
+    before, still = fires(), fires()
+    client.xadd(stream, {"data": "{}"})
+
+    assert (before, still, fires()) == (0, 0, 1)
+
+
+def test_automation_of_a_topic_fires_for_the_partition_that_got_a_message(
+    growing, resources, instance, client
+):
+    condition = dg.AutomationCondition.eager()
+    paid = build_topic_drain_asset(replace(growing, partitions=2), key="paid", automation_condition=condition)
+    job = dg.define_asset_job("drain", [paid])
+    source = build_topic_asset(replace(growing, partitions=2))
+    defs = dg.Definitions(assets=[paid, source], jobs=[job], resources=resources)
+    sensor = build_topic_backlog_sensor(replace(growing, partitions=2), job)
+    of_redis = {"redis_streams": resources["redis_streams"]}
+    cursor = None
+
+    def fires() -> set[str | None]:
+        nonlocal cursor
+        tick: Any = sensor(dg.build_sensor_context(instance=instance, resources=of_redis))
+        for event in tick.asset_events:
+            instance.report_runless_asset_event(event)
+        result = dg.evaluate_automation_conditions(defs=defs, instance=instance, cursor=cursor)
+        cursor = result.cursor
+        return set(result.get_requested_partitions(paid.key))
+
+    before = fires()
+    Producer(client).send(growing.topic, {"n": 1}, partition=1)
+
+    assert (before, fires(), fires()) == (set(), {"1"}, set())
+
+
 def test_a_topic_is_an_observable_asset_of_its_partitions(growing, resources, instance, client):
     Producer(client).send_many(growing.topic, [Message(payload={"n": 1}, partition=1)])
     asset = build_topic_asset(growing)
@@ -307,9 +411,11 @@ def test_a_topic_is_an_observable_asset_of_its_partitions(growing, resources, in
 
     result = defs.resolve_job_def("observe").execute_in_process(instance=instance)
 
-    seen = {
-        event.partition: event.asset_observation_data.asset_observation.tags["dagster/data_version"]
-        for event in result.get_asset_observation_events()
-    }
+    events = [
+        event.asset_observation_data.asset_observation for event in result.get_asset_observation_events()
+    ]
+    seen = {event.partition: event.tags["dagster/data_version"] for event in events}
+    assert len(events) == 2
     assert seen.keys() == {"0", "1"}
     assert seen["0"] == "0-0" != seen["1"]
+    assert {event.partition: event.metadata["lag"].value for event in events} == {"0": 0, "1": 1}

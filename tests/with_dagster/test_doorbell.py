@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -53,12 +54,12 @@ def tick(spec, job, resources, instance):
 def run_that_is(job, instance):
     """A run of the job that has come to this state, and no process behind it."""
 
-    def make(status: Status, of=job, **options: Any) -> str:
+    def make(status: Status, of=job, age_s: float = 0, **options: Any) -> str:
         run = instance.create_run_for_job(of, status=Status.NOT_STARTED, **options)
         ways = {Status.STARTED: "START", Status.CANCELED: "CANCELED", Status.STARTING: "STARTING"}
         for became in ["START", ways[status]] if status == Status.CANCELED else [ways[status]]:
             event = dg.DagsterEvent(event_type_value=f"PIPELINE_{became}", job_name=of.name)
-            instance.report_dagster_event(event, run.run_id)
+            instance.report_dagster_event(event, run.run_id, timestamp=time.time() - age_s)
         return run.run_id
 
     return make
@@ -84,6 +85,39 @@ def test_a_run_that_was_killed_and_stays_started_does_not_stop_the_sensor(tick, 
     assert later[0].run_key != before[0].run_key
 
 
+def test_after_each_run_that_was_killed_the_next_one_has_longer(tick, enqueue, run_that_is):
+    enqueue(5)
+    run_that_is(Status.STARTED, age_s=90_000)
+    second = run_that_is(Status.STARTED, age_s=60_000)
+
+    not_yet, why = tick(stalled_after_s=40_000)
+    requested, _ = tick(stalled_after_s=20_000)
+
+    assert not not_yet
+    assert f"run {second} of" in why
+    assert len(requested) == 1
+
+
+def test_a_run_that_waits_for_a_slot_of_the_pool_is_followed_by_no_other(
+    spec, kept_instance, job, resources, enqueue
+):
+    enqueue(5)
+    storage = kept_instance.event_log_storage
+    storage.set_concurrency_slots(spec.pool, 1)
+    zombie, waiting = (kept_instance.create_run_for_job(job, status=Status.STARTED).run_id for _ in range(2))
+    storage.claim_concurrency_slot(spec.pool, zombie, "drain")
+    storage.claim_concurrency_slot(spec.pool, waiting, "drain")
+
+    sensor = build_backlog_sensor(spec, job, stalled_after_s=0)
+    of_redis = {"redis_streams": resources["redis_streams"]}
+    tick: Any = sensor(dg.build_sensor_context(instance=kept_instance, resources=of_redis))
+
+    assert not tick.run_requests
+    assert tick.skip_reason.skip_message == (
+        f"run {waiting} waits for a slot of pool {spec.pool!r}, which has run {zombie}"
+    )
+
+
 def test_a_run_that_is_being_launched_has_time_for_it(tick, enqueue, run_that_is):
     enqueue(5)
     launched = run_that_is(Status.STARTING)
@@ -105,6 +139,24 @@ def test_a_run_whose_drain_is_alive_counts_however_long_it_is_silent(
 
     assert not requested
     assert why == f"run {run_id} drains {stream!r}"
+
+
+def test_messages_that_are_pending_are_part_of_the_reason_although_they_do_not_wait(
+    tick, enqueue, make_queue, client, stream
+):
+    # As of a run that was killed a moment ago: until its heartbeat ends, nobody knows.
+    enqueue(5)
+    make_queue("run.drain.0").read(block_ms=100, count=3)
+    make_queue("other").read(block_ms=100, count=2)
+
+    with alive(client, stream, "run.drain.0"):
+        requested, why = tick()
+
+    assert not requested
+    assert why == (
+        f"0 messages wait in {stream!r} for 'billing', fewer than 1; 3 are in flight at run.drain.0; "
+        "2 failed and are pending until they are tried again"
+    )
 
 
 def test_a_consumer_that_dagster_knows_nothing_of_is_the_reason_to_wait(tick, enqueue, client, stream):
@@ -240,15 +292,24 @@ def topic(client):
     return Topics(client).create(f"orders-{uuid.uuid4().hex[:12]}", partitions=2)
 
 
+def job_of_topic(spec) -> dg.JobDefinition:
+    """The job of `ring` as its runs are made of it."""
+    asset = build_topic_drain_asset(spec)
+    job = dg.define_asset_job("drain_topic", [asset])
+    servers = {"redis_streams": None, "database": None}
+    return dg.Definitions(assets=[asset], jobs=[job], resources=servers).resolve_job_def("drain_topic")
+
+
 @pytest.fixture
 def ring(topic, tick):
     """One evaluation of the sensor of a topic: the partitions for which it requests a run, and why not."""
     spec = TopicDrainSpec(
         topic=topic.name, partitions=2, group="billing", handler="tests.with_dagster.handlers:note_effect"
     )
-    job = dg.define_asset_job("drain_topic", [build_topic_drain_asset(spec)])
+    of_two = spec
 
-    def evaluate(**options: Any) -> tuple[list[str], str]:
+    def evaluate(spec=of_two, **options: Any) -> tuple[list[str], str]:
+        job = dg.define_asset_job("drain_topic", [build_topic_drain_asset(spec)])
         requests, why = tick(build_topic_backlog_sensor(spec, job, **options))
         return [request.partition_key for request in requests], why
 
@@ -283,16 +344,26 @@ def test_a_delayed_message_asks_for_a_run_when_it_is_due_and_not_before(topic, r
 def test_a_range_of_partitions_that_is_queued_counts_for_each_of_them(topic, ring, client, instance):
     Producer(client).send(topic.name, {"n": 1}, partition=1)
     spec = TopicDrainSpec(topic=topic.name, partitions=2, group="billing", handler="shop:bill")
-    job = dg.define_asset_job("drain_topic", [build_topic_drain_asset(spec)])
-    resolved = dg.Definitions(
-        assets=[build_topic_drain_asset(spec)],
-        jobs=[job],
-        resources={"redis_streams": None, "database": None},
-    ).resolve_job_def("drain_topic")
     tags = {"dagster/asset_partition_range_start": "0", "dagster/asset_partition_range_end": "1"}
-    instance.create_run_for_job(resolved, status=Status.STARTED, tags=tags)
+    instance.create_run_for_job(job_of_topic(spec), status=Status.STARTED, tags=tags)
 
     requested, why = ring()
 
     assert not requested
     assert "in progress (started)" in why
+
+
+def test_partitions_of_a_range_that_a_person_cancelled_are_not_requested_again_and_others_are(
+    topic, ring, client, instance, run_that_is
+):
+    Topics(client).grow(topic.name, partitions=3)
+    Producer(client).send_many(topic.name, [Message(payload={}, partition=number) for number in (0, 1, 2)])
+    spec = TopicDrainSpec(topic=topic.name, partitions=3, group="billing", handler="shop:bill")
+    tags = {"dagster/asset_partition_range_start": "0", "dagster/asset_partition_range_end": "1"}
+    cancelled = run_that_is(Status.CANCELED, of=job_of_topic(spec), tags=tags)
+
+    requested, why = ring(spec=spec)
+
+    assert requested == ["2"]
+    assert not why
+    assert f"run {cancelled} was cancelled" in ring(spec=replace(spec, partitions=2))[1]

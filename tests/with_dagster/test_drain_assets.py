@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
 import pytest
@@ -15,8 +17,10 @@ from dagster_conquiet import (
     DrainConfig,
     DrainSpec,
     TopicDrainConfig,
+    build_backlog_check,
     build_claim_stale_job,
     build_drain_asset,
+    build_stream_asset,
     stream_asset_key,
 )
 from tests.with_dagster.handlers import Numbered, note_effect, note_numbered
@@ -87,6 +91,39 @@ def test_the_values_of_the_spec_are_the_defaults_of_the_config(
     materialized(build_drain_asset(spec), resources, instance)
 
     assert len(effects_seen()) == 7
+
+
+def test_metadata_of_runs_observations_and_checks_link_to_the_page(
+    spec, stream, resources, instance, enqueue, monkeypatch
+):
+    monkeypatch.setenv("CONQUIET_PAGE_URL", "https://queues.example")
+    enqueue(1)
+    check = build_backlog_check(spec, max_lag=0)
+    source = build_stream_asset(stream)
+    defs = dg.Definitions(
+        assets=[source],
+        asset_checks=[check],
+        jobs=[
+            dg.define_asset_job(
+                "look", dg.AssetSelection.assets(source.key) | dg.AssetSelection.checks(check)
+            )
+        ],
+        resources=resources,
+    )
+
+    looked = defs.resolve_job_def("look").execute_in_process(instance=instance)
+    asset = build_drain_asset(spec)
+    drained = materialized(asset, resources, instance)
+
+    (observed,) = looked.get_asset_observation_events()
+    (checked,) = looked.get_asset_check_evaluations()
+    seen = {
+        drained["page"],
+        next(iter(asset.specs)).metadata["page"].value,
+        observed.asset_observation_data.asset_observation.metadata["page"].value,
+        checked.metadata["page"].value,
+    }
+    assert seen == {f"https://queues.example/topic?name={quote(stream, safe='')}"}
 
 
 def test_no_payload_reaches_the_event_log(stream, resources, instance, enqueue):
@@ -202,6 +239,36 @@ def test_the_text_of_an_error_is_in_the_log_only_where_it_is_allowed(stream, res
     *_, log = failure_of(refusing(stream, "refuse_all", log_errors=True), resources, instance)
 
     assert "the bank does not answer" in log
+
+
+@pytest.mark.parametrize("handler", ["refuse_all", "refuse_all_of_a_batch"])
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_the_log_of_the_process_has_the_text_of_an_error_only_where_it_is_allowed(
+    stream, resources, instance, enqueue, caplog, handler, is_allowed
+):
+    # What Python's logging writes to stderr is kept by Dagster and shown beside the event log.
+    enqueue(2)
+
+    failure_of(refusing(stream, handler, log_errors=is_allowed), resources, instance)
+
+    ours = [record for record in caplog.records if record.name.startswith("conquiet")]
+    text = "\n".join(logging.Formatter().format(record) for record in ours)
+    assert "ConnectionError" in text
+    assert ("the bank does not answer" in text) == is_allowed
+
+
+def test_a_database_that_fails_in_the_middle_puts_no_payload_into_the_event_log(
+    stream, resources, instance, enqueue
+):
+    enqueue(1, card="4111-1111")
+    asset = refusing(stream, "insert_into_a_table_that_is_locked")
+
+    result = dg.materialize([asset], resources=resources, instance=instance, raise_on_error=False)
+
+    log = json.dumps([dg.serialize_value(entry) for entry in instance.all_logs(result.run_id)])
+    assert not result.success
+    assert "OperationalError" in log
+    assert "4111-1111" not in log
 
 
 def test_a_clean_end_leaves_no_consumer_name_in_the_group(spec, resources, instance, enqueue, consumers):

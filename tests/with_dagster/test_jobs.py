@@ -108,6 +108,23 @@ def test_the_recovery_handles_what_a_dead_step_left_and_forgets_its_name(
     assert (pending(), consumers()) == (0, set())
 
 
+def test_a_recovery_that_fails_forgets_the_names_of_dead_steps_too(
+    spec, resources, instance, enqueue, make_queue, consumers
+):
+    enqueue(1)
+    job = build_claim_stale_job(
+        replace(spec, handler="tests.with_dagster.handlers:refuse_all"),
+        config=ClaimStaleConfig(min_idle_ms=0),
+    )
+    finished = instance.create_run_for_job(build_drain_job(spec), status=dg.DagsterRunStatus.FAILURE).run_id
+    make_queue(f"{finished}.drain.0").read(block_ms=100, count=1)
+
+    result = job.execute_in_process(resources=resources, instance=instance, raise_on_error=False)
+
+    assert not result.success
+    assert all(not name.startswith(finished) for name in consumers())
+
+
 def test_the_recovery_leaves_alone_what_is_being_handled(
     spec, resources, instance, enqueue, make_queue, effects_seen, pending
 ):
@@ -144,6 +161,39 @@ def test_the_recovery_is_scheduled_every_five_minutes_and_never_twice_at_once(sp
     assert len(first.run_requests or ()) == 1
     assert second.run_requests == []
     assert "in progress" in str(second.skip_message)
+
+
+def test_the_recovery_of_another_stream_by_a_job_of_the_same_name_does_not_count(spec, kept_instance):
+    # As in another code location, which a schedule is not told.
+    schedule = build_claim_stale_schedule(build_claim_stale_job(spec, name="recover"))
+    elsewhere = build_claim_stale_job(replace(spec, stream="elsewhere"), name="recover")
+    kept_instance.create_run_for_job(elsewhere, status=dg.DagsterRunStatus.STARTED, tags=elsewhere.tags)
+
+    tick = schedule.evaluate_tick(dg.build_schedule_context(instance=kept_instance))
+
+    assert len(tick.run_requests or ()) == 1
+
+
+def test_the_schedule_takes_the_options_of_a_schedule(spec):
+    schedule = build_claim_stale_schedule(
+        build_claim_stale_job(spec), name="every_night", execution_timezone="Europe/Lisbon"
+    )
+
+    assert (schedule.name, schedule.execution_timezone) == ("every_night", "Europe/Lisbon")
+
+
+def test_what_the_ui_shows_of_jobs_and_ops_says_what_they_do(spec, stream):
+    jobs = [build_drain_job(spec), build_claim_stale_job(spec), build_replay_dead_letters_job(spec)]
+    sensor = build_backlog_sensor(spec, jobs[0])
+    ops = [job.nodes[0].definition for job in jobs[1:]] + [build_enqueue_op(spec)]
+
+    described: list[Any] = [*jobs, *ops, sensor, build_claim_stale_schedule(jobs[1])]
+    for one in described:
+        assert stream in (one.description or ""), one.name
+    tagged_ones: list[Any] = [*jobs, sensor]
+    for tagged in tagged_ones:
+        assert (tagged.tags["conquiet/stream"], tagged.tags["conquiet/group"]) == (stream, "billing")
+    assert all("dagster/kind/redis" in op.tags for op in ops)
 
 
 def test_jobs_of_one_spec_do_not_collide(spec, resources):

@@ -4,6 +4,7 @@
 import signal
 import sys
 import textwrap
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
@@ -19,6 +20,7 @@ from dagster_conquiet import (
 )
 from dagster_conquiet.pipes.writer import RedisStreamMessageChannel
 from tests.eventually import eventually
+from tests.services import free_port
 
 #: The external process knows dagster-pipes and conquiet; Dagster itself is not to be had.
 PROGRAM = """
@@ -248,11 +250,26 @@ def test_many_messages_arrive_in_order(launch, program):
     assert custom == [{"rows": 3}, *range(2_000)]
 
 
-def test_a_process_that_never_speaks_ends_the_read_and_is_told_of(launch, client):
-    _, _, logs = launch([sys.executable, "-c", "pass"])
+def test_a_process_of_which_nothing_came_is_red(launch, client):
+    # As of one that wrote to another server: what it reported is lost.
+    result, _, _ = launch([sys.executable, "-c", "pass"])
 
-    assert "did not receive any messages" in logs
+    failure = result.get_step_failure_events()[0].step_failure_data
+    assert not result.success
+    assert "nothing came at all" in failure.error.to_string()
     assert not client.keys("test-pipes:*")
+
+
+def test_both_sides_wait_as_long_for_a_server_that_is_unavailable(resources, server_url):
+    reader = RedisStreamMessageReader(resources["redis_streams"], reconnect_s=0.3)
+
+    with reader.read_messages(Handled()) as params:
+        assert params["conquiet_reconnect_s"] == 0.3
+        with open_writer(server_url, params) as channel:
+            channel.write_message({"method": "closed"})
+        nowhere = f"redis://127.0.0.1:{free_port()}"
+        with open_writer(nowhere, params) as channel, pytest.raises(RedisConnectionError):
+            channel.write_message({"method": "log"})
 
 
 def test_a_writer_that_knows_no_server_says_what_to_do(resources, program, instance, monkeypatch, capfd):
@@ -273,6 +290,8 @@ def test_a_writer_that_knows_no_server_says_what_to_do(resources, program, insta
 def test_no_password_is_sent_unless_asked_for(resources):
     reader = RedisStreamMessageReader(resources["redis_streams"])
 
-    with reader.read_messages(Handled()) as params:
-        assert "url" not in "".join(params)
-        assert resources["redis_streams"].url not in str(params)
+    with suppress(PipesMessagesLostError), reader.read_messages(Handled()) as params:
+        sent = dict(params)
+
+    assert "url" not in "".join(sent)
+    assert resources["redis_streams"].url not in str(sent)

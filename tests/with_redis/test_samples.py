@@ -16,9 +16,10 @@ from conquiet.operations.samples import EVERY_MS, KEPT, samples_key
 NOW = 1_800_000_000_000 // EVERY_MS * EVERY_MS
 
 
-def sample(topic: str, at_ms: int = NOW, **figures: int | None) -> Sample:
-    values = {"length": 10, "added": 100, "lag": 3, "pending": 2, "dead_letters": 1} | figures
-    return Sample(topic=topic, group="billing", at_ms=at_ms, **values)
+def sample(topic: str, at_ms: int = NOW, lag: int | None = 3) -> Sample:
+    return Sample(
+        topic=topic, group="billing", at_ms=at_ms, length=10, added=100, lag=lag, pending=2, dead_letters=1
+    )
 
 
 def test_samples_come_back_as_they_were_written(client, stream):

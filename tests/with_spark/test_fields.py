@@ -130,6 +130,15 @@ def test_a_field_named_as_a_column_of_ours_takes_the_name_and_narrows_no_read(va
     assert rows == [{"id": "1700000000000-0", "_id": entry.decode()}]
 
 
+def test_a_wrong_column_of_a_stream_of_json_is_no_field_that_is_always_null(valkey, valkey_url, stream):
+    schema = StructType([StructField("dta", types.StringType())])
+    valkey.xadd(stream, {"data": "{}"})
+
+    with pytest.raises(MalformedRowsError, match="has the field `data` alone"):
+        rows_in(valkey_url, stream, schema)
+    assert rows_in(valkey_url, stream, schema, fields="dta STRING") == [{"dta": None}]
+
+
 def test_names_are_found_in_a_list_of_columns():
     text = "a INT, `b c` DECIMAL(10, 2) COMMENT 'x, y', d: STRUCT<e: INT, f: MAP<STRING, INT>>, g STRING"
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import determine_kwargs
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
+from airflow_provider_conquiet.airflow_names import determine_kwargs
 from airflow_provider_conquiet.operators.task import TaskOperator
 
 if TYPE_CHECKING:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
+from airflow_provider_conquiet.drains import TaskDrain
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.drain import DrainOperator
+from airflow_provider_conquiet.task_try import TaskTry
 from conquiet.consume import Handler
 from conquiet.consume.batch_handler import BatchHandler
 
@@ -21,7 +24,8 @@ class DrainDecoratedOperator(DecoratedOperator, DrainOperator):
     """A DrainOperator whose handler is the decorated function.
 
     Its first two parameters are the message, or with `batch=True` a list of messages, and the session; any
-    others get what the task was called with, or the context's values of their names.
+    others get what the task was called with, or the context's values of their names. With a topic, one that
+    is called `partition` says which partition is drained, so that the task can be expanded over them.
     """
 
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *DrainOperator.template_fields)
@@ -64,9 +68,20 @@ class DrainDecoratedOperator(DecoratedOperator, DrainOperator):
     def loaded_handler(self, context: Context) -> Handler:
         """The decorated function, with all but the message and the session filled in."""
         names = inspect.signature(self.python_callable).parameters
-        given = {**dict(zip(names, self.op_args, strict=False)), **self.op_kwargs}
+        given = self._given()
         from_context = {name: context[name] for name in names if name in context}  # type: ignore[literal-required]
         return self.marked(partial(self.function, **{**from_context, **given}))
+
+    def task_drain(self, hook: RedisStreamsHook, task_try: TaskTry) -> TaskDrain:
+        """As `DrainOperator.task_drain`, of the partition that the function was called with, if it was."""
+        if self.topic is not None and self.partition is None:
+            self.partition = self._given().get("partition")
+        return super().task_drain(hook, task_try)
+
+    def _given(self) -> dict[str, Any]:
+        """What the task was called with, by the names of the function's parameters."""
+        names = inspect.signature(self.python_callable).parameters
+        return {**dict(zip(names, self.op_args, strict=False)), **self.op_kwargs}
 
 
 #: Makes a drain of a stream, or of a topic's partition, whose handler is the decorated function.

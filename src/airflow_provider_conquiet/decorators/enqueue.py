@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow.providers.common.compat.sdk import determine_kwargs
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
+from airflow_provider_conquiet.airflow_names import determine_kwargs
 from airflow_provider_conquiet.arguments import failing_at_once
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator, payload_list
 from airflow_provider_conquiet.reports import Report

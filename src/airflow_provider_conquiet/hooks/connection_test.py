@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from redis.exceptions import NoPermissionError
 from sqlalchemy import make_url
 
+from airflow_provider_conquiet.airflow_names import AirflowNotFoundException
 from airflow_provider_conquiet.hooks.server import ConnectionFieldError
 from airflow_provider_conquiet.hooks.server_errors import CONNECT_ERRORS, ServerConnectionError
 from airflow_provider_conquiet.hooks.stored_connection import StoredConnection

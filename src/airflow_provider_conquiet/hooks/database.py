@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote
 
-from airflow.providers.common.compat.sdk import mask_secret
 from sqlalchemy import URL, Engine, QueuePool, create_engine, inspect, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from airflow_provider_conquiet.airflow_names import mask_secret
 from airflow_provider_conquiet.hooks.server import ConnectionFieldError, ConnectionFields
 from conquiet import DbError
 from conquiet.masking import mask, remember_secret

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Self
 
-from airflow.providers.common.compat.sdk import get_hook_lineage_collector
 from airflow.sdk import BaseHook
 from redis.cluster import RedisCluster
 from sqlalchemy import Engine
 
+from airflow_provider_conquiet.airflow_names import get_hook_lineage_collector
 from airflow_provider_conquiet.assets.redis_stream import stream_uri
 from airflow_provider_conquiet.hooks.connection_test import try_connection
 from airflow_provider_conquiet.hooks.server import Server
@@ -35,6 +35,11 @@ class RedisStreamsHook(BaseHook):
 
     Args:
         db_conn_id: the connection of the application's database, instead of the one that it names itself.
+
+    Examples:
+        >>> hook = RedisStreamsHook("redis_streams_default")  # connects when it is first used
+        >>> hook.redis_streams_conn_id
+        'redis_streams_default'
     """
 
     conn_name_attr = "redis_streams_conn_id"
@@ -197,6 +202,17 @@ class RedisStreamsHook(BaseHook):
     ) -> list[QueueMessage]:
         """Claim messages that were idle for a time; they are the caller's to handle and ack."""
         return self.queue(stream, group, consumer).claim_stale(min_idle_ms, count)
+
+    def messages_of(self, taken: Mapping[str, Any]) -> list[QueueMessage]:
+        """The messages that the run has taken, from what its `TakeOperator` returned.
+
+        Raises:
+            RunMessagesGoneError: they are not the run's any more.
+        """
+        # It uses this hook itself.
+        from airflow_provider_conquiet.run_messages import RunMessages
+
+        return RunMessages.of_report(taken).messages(taken["ids"])
 
     def test_connection(self) -> tuple[bool, str]:
         """Connect to the server, and to the database if there is one, and describe both."""

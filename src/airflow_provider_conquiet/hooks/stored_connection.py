@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import BaseHook
 from sqlalchemy import Engine
 
+from airflow_provider_conquiet.airflow_names import AirflowNotFoundException
 from airflow_provider_conquiet.hooks.database import application_engine, url_of_connection, url_of_extra
 from airflow_provider_conquiet.hooks.server import ConnectionFieldError, Server
 

@@ -25,6 +25,12 @@ class ClaimStaleOperator(HandlingOperator):
     Args:
         min_idle_ms: the queue's `claim_idle_ms` unless given; longer than the longest handler, or it claims
             messages that are being handled.
+
+    Examples:
+        >>> with DAG("recover_orders", schedule="*/5 * * * *", max_active_runs=1, catchup=False):
+        ...     claimed = ClaimStaleOperator(
+        ...         task_id="claim", stream="orders", group="billing", handler=bill, max_deliveries=5
+        ...     )
     """
 
     template_fields: Sequence[str] = (*HandlingOperator.template_fields, "min_idle_ms")

@@ -27,6 +27,10 @@ class PruneConsumersOperator(BaseOperator):
             are alive are left.
         is_dry_run: only count.
         redis_streams_conn_id: a connection of type `redis_streams`.
+
+    Examples:
+        >>> with DAG("prune", schedule="@daily", catchup=False):
+        ...     pruned = PruneConsumersOperator(task_id="prune", stream="orders", group="billing")
     """
 
     template_fields: Sequence[str] = (

@@ -30,6 +30,10 @@ class ReplayDeadLettersOperator(BaseOperator):
         to_all_groups: give them to every group, and not only to the one that gave them up.
         is_dry_run: only count.
         redis_streams_conn_id: a connection of type `redis_streams`.
+
+    Examples:
+        >>> with DAG("replay", schedule=None):
+        ...     replayed = ReplayDeadLettersOperator(task_id="replay", topic="orders", limit=100)
     """
 
     template_fields: Sequence[str] = (

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.providers.common.compat.sdk import AirflowSkipException, conf
-
+from airflow_provider_conquiet.airflow_names import HAS_ASSET_PARTITIONS, AirflowSkipException, conf
 from airflow_provider_conquiet.arguments import failing_at_once, number
 from airflow_provider_conquiet.drains import PartitionDrain, StreamDrain, TaskDrain, TopicDrain
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
@@ -35,11 +34,19 @@ class DrainOperator(HandlingOperator):
             "empty" (no delayed message does); as in `drain_topic`.
         on_busy: what a task does if other consumers own all that it drains: "skip", or "fail" and be retried.
         message_retry: how failed messages of a topic are retried; unused for a stream.
+        asset_partitions: with a partition, events of `outlets` are of the asset's partition of its number;
+            they start DAGs that are scheduled by asset partitions, and no others.
         skip_on_empty: skip the task if there was no message.
         deferrable: while there is no backlog, and in a topic no retry or delayed message that is due, wait in
             the triggerer instead of a worker slot.
         poll_interval_s: how often the triggerer polls.
         wait_timeout: how long it waits before the task fails.
+
+    Examples:
+        >>> with DAG("bill_orders", schedule="* * * * *", max_active_runs=1, catchup=False):
+        ...     drained = DrainOperator(
+        ...         task_id="bill", stream="orders", group="billing", handler=bill, inbox=True, retries=2
+        ...     )
     """
 
     template_fields: Sequence[str] = (*HandlingOperator.template_fields, "topic", "partition")
@@ -54,6 +61,7 @@ class DrainOperator(HandlingOperator):
         until: Until = "idle",
         on_busy: Literal["skip", "fail"] = "skip",
         message_retry: RetryPolicy | None = None,
+        asset_partitions: bool = False,
         skip_on_empty: bool = False,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval_s: float = 1.0,
@@ -76,6 +84,11 @@ class DrainOperator(HandlingOperator):
         self.until = until
         self.on_busy = on_busy
         self.message_retry = message_retry
+        if asset_partitions and (topic is None or not HAS_ASSET_PARTITIONS):
+            raise ValueError(
+                f"task {self.task_id!r} has asset_partitions, which need a topic, and Airflow 3.3"
+            )
+        self.asset_partitions = asset_partitions
         self.skip_on_empty = skip_on_empty
         self.deferrable = deferrable
         self.poll_interval_s = poll_interval_s
@@ -92,6 +105,11 @@ class DrainOperator(HandlingOperator):
         partition = number("partition", self.partition, int)
         stream = hook.partition_stream(self.topic, partition)
         return PartitionDrain(stream=stream, partition=partition, **arguments)
+
+    @property
+    def outlet_partition(self) -> str | None:
+        """As `HandlingOperator.outlet_partition`: the number of the partition, where it was asked for."""
+        return str(self.partition) if self.asset_partitions and self.partition is not None else None
 
     def execute(self, context: Context) -> Report:
         """Drain; with `deferrable` and nothing to drain, wait for a backlog first."""

@@ -41,6 +41,10 @@ class EnqueueOperator(BaseOperator):
         is_deduped: `False` adds on every try.
         dedupe_window_ms: how long an id is remembered.
         redis_streams_conn_id: a connection of type `redis_streams`.
+
+    Examples:
+        >>> with DAG("close_the_day", schedule="@daily", catchup=False):
+        ...     closing = EnqueueOperator(task_id="close", stream="ledger", payload={"day": "{{ ds }}"})
     """
 
     template_fields: Sequence[str] = (

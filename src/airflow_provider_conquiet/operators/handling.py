@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseOperator
 from sqlalchemy import Engine
 
-from airflow_provider_conquiet.arguments import failing_at_once, number, optional_number
+from airflow_provider_conquiet.arguments import failing_at_once, number, optional_number, truth
 from airflow_provider_conquiet.drains import TaskDrain
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.lineage import Lineage
@@ -60,11 +60,18 @@ class HandlingOperator(BaseOperator):
     template_fields: Sequence[str] = (
         "stream",
         "group",
+        "handler",
+        "inbox",
         "max_messages",
         "max_duration_s",
+        "idle_ms",
+        "on_error",
+        "max_failures",
         "max_deliveries",
+        "take_over_dead",
         "concurrency",
         "batch_size",
+        "progress_every_s",
         "redis_streams_conn_id",
         "db_conn_id",
     )
@@ -103,7 +110,9 @@ class HandlingOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.group = group
-        self.handler = handler
+        # Airflow calls a function that it finds in a template field.
+        self.handler = None if callable(handler) else handler
+        self._function = handler if callable(handler) else None
         self.stream = stream
         self.max_messages = max_messages
         self.max_duration_s = max_duration_s
@@ -126,13 +135,18 @@ class HandlingOperator(BaseOperator):
         """Inputs and counts, for Airflow's OpenLineage provider."""
         return None if self.lineage is None else self.lineage.facets()
 
+    @property
+    def outlet_partition(self) -> str | None:
+        """Of which partition of its outlets this task's events are; none, unless a task has them."""
+        return None
+
     def on_kill(self) -> None:
         """Finish the message in the handler, and begin no other."""
         self._is_stopping = True
 
     def loaded_handler(self, context: Context) -> Handler:
         """The function that handles messages; imported when the task runs."""
-        return self.marked(load_handler(self.handler) if isinstance(self.handler, str) else self.handler)
+        return self.marked(load_handler(str(self.handler)) if self._function is None else self._function)
 
     def marked(self, handler: Handler) -> Handler:
         """The handler, as one of batches if `batch` says so."""
@@ -151,19 +165,18 @@ class HandlingOperator(BaseOperator):
             idle_ms=optional_number("idle_ms", self.idle_ms, int),
             max_failures=optional_number("max_failures", self.max_failures, int),
             max_deliveries=optional_number("max_deliveries", self.max_deliveries, int),
-            take_over_dead=self.take_over_dead,
+            take_over_dead=truth("take_over_dead", self.take_over_dead),
             on_error=self.on_error,
             batch_size=number("batch_size", self.batch_size, int),
             concurrency=number("concurrency", self.concurrency, int),
             order_by=self.order_by,
             should_stop=lambda: self._is_stopping,
         )
-        inbox = Inbox(table=self.inbox) if isinstance(self.inbox, str) else Inbox() if self.inbox else None
         return {
             "hook": hook,
             "group": self.group,
             "limits": limits,
-            "inbox": inbox,
+            "inbox": _inbox_of(self.inbox),
             "payload": self.payload,
             "task_try": task_try,
             "progress_every_s": optional_number("progress_every_s", self.progress_every_s, float),
@@ -191,6 +204,15 @@ class HandlingOperator(BaseOperator):
             hook.record_input(drain.source)
             done = drain.run(handler, engine)
             report = drain_report(done, consumer=task_try.consumer_name, backlog=drain.backlog())
-            self.lineage = Lineage(inputs={hook.asset_uri(drain.source): done.handled})
-            update_outlets(context, self.outlets, hook.asset_uri(drain.source), report)
+            uri = hook.asset_uri(drain.source)
+            update_outlets(context, self.outlets, uri, report, partition=self.outlet_partition)
+            self.lineage = Lineage(inputs={uri: done.handled})
         return report
+
+
+def _inbox_of(value: bool | str) -> Inbox | None:
+    """The inbox that was asked for: by true or false, which a template makes text of, or by its table."""
+    try:
+        return Inbox() if truth("inbox", value) else None
+    except ValueError:
+        return Inbox(table=str(value))

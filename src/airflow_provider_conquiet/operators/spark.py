@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.common.compat.sdk import (
+
+from airflow_provider_conquiet.airflow_names import (
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
     mask_secret,
 )
-
 from airflow_provider_conquiet.arguments import failing_at_once
 from airflow_provider_conquiet.hooks.database import mask_password
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.reports import Report, update_outlets
 from airflow_provider_conquiet.task_try import TaskTry, task_span
 from conquiet.payload import decode_payload
@@ -58,6 +59,7 @@ class SparkPublishOperator(SparkSubmitOperator):
         db_conn_id: the connection of the job's database, instead of that.
     """
 
+    operator_extra_links = (*SparkSubmitOperator.operator_extra_links, DocumentationLink())
     template_fields: Sequence[str] = (
         *SparkSubmitOperator.template_fields,
         "options",

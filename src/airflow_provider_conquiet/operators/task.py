@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import BaseOperator
 
+from airflow_provider_conquiet.airflow_names import AirflowException, AirflowFailException
 from airflow_provider_conquiet.arguments import failing_at_once
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.links import DocumentationLink
@@ -47,6 +47,10 @@ class TaskOperator(BaseOperator):
         wait_timeout: how long the triggerer waits before the Airflow task fails; the task itself goes on.
         max_result_bytes: a larger result fails the Airflow task, unless `do_xcom_push` is `False`.
         redis_streams_conn_id: a connection of type `redis_streams`.
+
+    Examples:
+        >>> with DAG("bill_by_task", schedule=None):
+        ...     total = TaskOperator(task_id="total", task="shop.total", args={"day": "{{ ds }}"}, retries=2)
     """
 
     template_fields: Sequence[str] = ("task", "args", "task_queue", "namespace", "redis_streams_conn_id")

@@ -26,6 +26,10 @@ class TrimOperator(BaseOperator):
         retention_ms: age below which entries are kept; without both, the topic's own policy counts.
         dead_letters: trim the dead letters instead of the messages.
         redis_streams_conn_id: a connection of type `redis_streams`.
+
+    Examples:
+        >>> with DAG("trim", schedule="@daily", catchup=False):
+        ...     trimmed = TrimOperator(task_id="trim", stream="orders", retention_length=100_000)
     """
 
     template_fields: Sequence[str] = (

@@ -9,7 +9,12 @@ from airflow_provider_conquiet.triggers.message import MessageTrigger
 
 
 class RedisStreamMessageQueueProvider(BaseMessageQueueProvider):
-    """Makes a `MessageTrigger` of `scheme="redis+stream"`; the other arguments are the trigger's."""
+    """Makes a `MessageTrigger` of `scheme="redis+stream"`; the other arguments are the trigger's.
+
+    Examples:
+        >>> RedisStreamMessageQueueProvider.scheme  # of MessageQueueTrigger(scheme=…, stream="orders")
+        'redis+stream'
+    """
 
     scheme = "redis+stream"
 

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
@@ -28,13 +28,13 @@ _MAX_BYTES = 4 * BATCH_BYTES
 
 @dataclass(slots=True)
 class Received:
-    """One message on its way through Airflow, seen by the producer and by the trigger."""
+    """Messages on their way through Airflow as one event, seen by the producer and by the trigger."""
 
-    msg: QueueMessage
+    msgs: tuple[QueueMessage, ...]
     #: How many triggers have handed their event over, or decided against one.
     passed: int = 0
-    #: Why a trigger refused it.
-    refusal: str = ""
+    #: Why a trigger refused some of them, by entry id.
+    refusals: dict[str, str] = field(default_factory=dict)
 
 
 class MessageProducer(SharedStreamProducer):
@@ -45,13 +45,14 @@ class MessageProducer(SharedStreamProducer):
     settled.
     """
 
-    def __init__(self, watch: Watch, *, max_in_flight: int) -> None:
+    def __init__(self, watch: Watch, *, max_in_flight: int, batch_events: int = 1) -> None:
         self._stream = WatchedStream(watch)
         self._max_in_flight = max_in_flight
+        self._batch_events = batch_events
         #: Read and not settled: waiting to be yielded, or in flight. Not by entry id, which a failover may
-        #: give to a new message meanwhile.
-        self._taken: dict[tuple[str, str], Received] = {}
-        self._waiting: deque[Received] = deque()
+        #: give to a new message meanwhile. Of a message that was delivered again, the latest delivery.
+        self._taken: dict[tuple[str, str], QueueMessage] = {}
+        self._waiting: deque[QueueMessage] = deque()
         self._unsettled: list[tuple[Received, AdvanceOutcome]] = []
         self._has_room = asyncio.Event()
         # Of its own: the loop's threads are few, and shared with every other trigger.
@@ -67,12 +68,10 @@ class MessageProducer(SharedStreamProducer):
             try:
                 await self._settle()
                 for msg in [] if self._waiting else await self._in_thread(self._stream.take, room):
-                    if msg.identity in self._taken:
-                        # Delivered again while in flight: its delivery count is another now.
-                        self._taken[msg.identity].msg = msg
-                    else:
-                        self._taken[msg.identity] = received = Received(msg)
-                        self._waiting.append(received)
+                    if msg.identity not in self._taken:
+                        self._waiting.append(msg)
+                    # Delivered again while in flight, its delivery count is another now.
+                    self._taken[msg.identity] = msg
             except (*CONNECTION_MISTAKES, ConquietError, RedisError, OSError) as error:
                 retry_s = min(2 * retry_s or 1.0, LONGEST_RETRY_S)
                 is_mistake = isinstance(error, CONNECTION_MISTAKES)
@@ -86,8 +85,11 @@ class MessageProducer(SharedStreamProducer):
                 await asyncio.sleep(retry_s)
                 continue
             retry_s = 0.0
-            for _ in range(min(room, len(self._waiting))):
-                received = self._waiting.popleft()
+            left = min(room, len(self._waiting))
+            while left > 0:
+                size = min(left, self._batch_events)
+                left -= size
+                received = Received(tuple(self._waiting.popleft() for _ in range(size)))
                 yield received, received
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
@@ -112,27 +114,30 @@ class MessageProducer(SharedStreamProducer):
         try:
             # Airflow counts an event as accepted too if the trigger was cancelled while it was handed over;
             # only the trigger itself knows that it was.
-            stored = [
-                received.msg.id
+            done = [
+                received
                 for received, outcome in settling
                 if outcome.is_clean and received.passed >= outcome.acked
             ]
+            stored = [msg.id for one in done for msg in one.msgs if msg.id not in one.refusals]
             if stored:
                 await self._in_thread(self._stream.ack, stored)
-            for received, outcome in settling:
-                if outcome.rejected:
-                    reason = received.refusal or "the trigger refused it"
-                    await self._in_thread(self._stream.dead_letter, received.msg, reason)
+            for one in done:
+                for msg in one.msgs:
+                    if msg.id in one.refusals:
+                        latest = self._taken.get(msg.identity, msg)
+                        await self._in_thread(self._stream.dead_letter, latest, one.refusals[msg.id])
         except BaseException:
             self._unsettled = settling + self._unsettled
             raise
         for received, _ in settling:
-            self._taken.pop(received.msg.identity, None)
+            for msg in received.msgs:
+                self._taken.pop(msg.identity, None)
 
     def _room(self) -> int:
         """How many messages may be handed over now."""
-        waiting = sum(len(received.msg.data) for received in self._waiting)
-        if sum(len(received.msg.data) for received in self._taken.values()) - waiting >= _MAX_BYTES:
+        waiting = sum(len(msg.data) for msg in self._waiting)
+        if sum(len(msg.data) for msg in self._taken.values()) - waiting >= _MAX_BYTES:
             return 0
         return self._max_in_flight - len(self._taken) + len(self._waiting)
 

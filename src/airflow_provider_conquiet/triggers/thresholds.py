@@ -42,6 +42,11 @@ class Thresholds:
         """How far entries must be counted so that a lag that is still unknown is above `min_lag`."""
         return max(COUNT_LIMIT, self.min_lag or 0)
 
+    @property
+    def counts_pending(self) -> bool:
+        """Whether messages that were delivered and not acked count."""
+        return self.min_pending is not None
+
     def are_reached_by(self, backlog: BacklogStats) -> bool:
         if self.min_lag is not None and (backlog.lag is None or backlog.lag >= self.min_lag):
             return True
@@ -62,6 +67,6 @@ class Thresholds:
 
     def _age_ms(self, backlog: BacklogStats) -> int | None:
         ages = [backlog.oldest_undelivered_age_ms]
-        if self.min_pending is not None:
+        if self.counts_pending:
             ages.append(backlog.oldest_pending_age_ms)
         return max((age for age in ages if age is not None), default=None)

@@ -25,7 +25,14 @@ class BatchHandler:
 
 
 def batch_handler(function: Callable[..., Any]) -> BatchHandler:
-    """A handler that is called with a list of messages, and one session for all of them."""
+    """A handler that is called with a list of messages, and one session for all of them.
+
+    Examples:
+        >>> @batch_handler
+        ... def load(messages, session):  # one transaction for all of them
+        ...     rows = [dict(msg.payload) for msg in messages]
+        ...     session.execute(text("INSERT INTO bills (order_id) VALUES (:order_id)"), rows)
+    """
     handler = BatchHandler(function)
     # `load_handler` and `reference_to` find it by the function's name.
     update_wrapper(handler, function)

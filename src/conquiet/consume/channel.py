@@ -173,3 +173,9 @@ class Channel(Protocol[M]):
 
     def count_unavailable(self, messages: int) -> None:
         """So many messages wait since the database is unavailable, or refused them."""
+
+
+def described_entry(delivered: EntryMessage | MalformedEntry, channel: object) -> tuple[str, int]:
+    """As `Channel.described`, of an entry that is known by its id."""
+    attempt = delivered.delivery_count if isinstance(delivered, MalformedEntry) else delivered.attempt
+    return f"entry {delivered.id} of {channel}", attempt

@@ -14,7 +14,7 @@ from conquiet.consume.handlers import OwnThread, Workers
 from conquiet.consume.loop_state import LoopState
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import DatabaseUnavailableError, MalformedEntry
-from conquiet.logs import MessageLog
+from conquiet.logs import MessageLog, are_error_texts_hidden
 from conquiet.masking import mask
 
 _log = MessageLog(logging.getLogger(__name__))
@@ -120,10 +120,13 @@ class Conclusions(Generic[M]):
                 raise settlement.error
 
     def _log_failure(self, settlement: Settlement, delivered: M | MalformedEntry) -> None:
-        reason = f" ({mask(settlement.reason)})" if settlement.reason else ""
+        error, reason = settlement.error, mask(settlement.reason or "")
+        if error is not None and are_error_texts_hidden():
+            error, reason = None, type(error).__name__
+        what_follows = _WHAT_FOLLOWS[settlement.kind] + (f" ({reason})" if reason else "")
         _log.warning(
-            "%s failed at attempt %s and %s%s",
-            *(*self._channel.described(delivered), _WHAT_FOLLOWS[settlement.kind], reason),
-            exc_info=settlement.error,
+            "%s failed at attempt %s and %s",
+            *(*self._channel.described(delivered), what_follows),
+            exc_info=error,
             extra=self._spans.log_fields(settlement.entry_id, **getattr(delivered, "log_fields", {})),
         )

@@ -31,6 +31,15 @@ class QueueConsumer:
 
     `run` is the one exception to the first: there a message is acked after the commit of its handler's
     transaction.
+
+    Examples:
+        >>> consumer = QueueConsumer(queue)
+        >>> def bill_one(msg, session):
+        ...     bill(msg, session)
+        ...     consumer.stop()  # or by a signal: see install_signal_handlers
+        >>> queue.enqueue({"order_id": 10})
+        '1...-0'
+        >>> consumer.run(handler=bill_one, engine=engine)
     """
 
     def __init__(self, queue: RedisStreamsQueue) -> None:

@@ -20,7 +20,7 @@ from conquiet.errors import (
     LeaseLostError,
     WriteRefusedError,
 )
-from conquiet.logs import MessageLog
+from conquiet.logs import MessageLog, are_error_texts_hidden
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -136,7 +136,9 @@ class Decisions(Generic[M]):
         self.alone.update(msg.id for msg in messages)
         queued.extendleft(reversed(messages))
         text = "a batch of %d entries of %s failed and is handled again one by one, entry %s and so on: %s"
-        why = "the handler answered for one of them" if attempt.error is None else attempt.error
+        why: object = attempt.error or "the handler answered for one of them"
+        if attempt.error is not None and are_error_texts_hidden():
+            why = type(attempt.error).__name__
         extra = self._spans.log_fields(messages[0].id)
         _log.warning(text, len(messages), self._channel, messages[0].id, why, extra=extra)
 

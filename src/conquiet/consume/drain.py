@@ -54,6 +54,13 @@ def drain(
         DrainError: messages failed and are still pending; a malformed entry always is.
         DatabaseUnavailableError: the database cannot be reached or refuses to write; the message is handed
             back.
+
+    Examples:
+        >>> queue.enqueue({"order_id": 9})
+        '1...-0'
+        >>> report = drain(queue, bill, engine, DrainLimits(max_deliveries=5), inbox=True)
+        >>> report.failed
+        0
     """
     _check_queue(queue)
     limits = DrainLimits() if limits is None else limits
@@ -79,6 +86,9 @@ def drain_stale(
 
     Args:
         min_idle_ms: the queue's `claim_idle_ms` unless given; longer than the longest handler.
+
+    Examples:
+        >>> report = drain_stale(queue, bill, engine, DrainLimits(max_deliveries=5), min_idle_ms=60_000)
     """
     _check_queue(queue)
     limits = DrainLimits() if limits is None else limits

@@ -21,6 +21,11 @@ class DrainLimits:
     """When a drain stops, and how many messages it handles at once; `None` is no limit.
 
     Malformed entries count against none of these limits.
+
+    Examples:
+        >>> limits = DrainLimits(max_messages=500, max_duration_s=50, max_deliveries=5)
+        >>> limits.idle_ms  # the default
+        1000
     """
 
     #: The most messages that one drain handles.

@@ -10,7 +10,12 @@ SettlementKind = Literal["ack", "retry", "requeue", "dead_letter", "hand_back", 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Done: as if the handler had returned nothing."""
+    """Done: as if the handler had returned nothing.
+
+    Examples:
+        >>> def bill(msg, session):
+        ...     return Ack()  # the same as returning nothing
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,10 @@ class Retry:
     """Again later; what this handling wrote to the database is rolled back.
 
     A topic schedules it; in a plain stream the message stays pending, as after an error.
+
+    Examples:
+        >>> def ship(msg, session):
+        ...     return Retry(delay_ms=60_000, reason="no courier yet")
     """
 
     #: `None` leaves the delay to the retry policy.
@@ -27,7 +36,12 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Move the message to the dead letters; what this handling wrote to the database is rolled back."""
+    """Move the message to the dead letters; what this handling wrote to the database is rolled back.
+
+    Examples:
+        >>> def refund(msg, session):
+        ...     return DeadLetter("the order is unknown")
+    """
 
     reason: str
 

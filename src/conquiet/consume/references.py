@@ -16,6 +16,10 @@ def load_handler(reference: str) -> Callable[..., Any]:
         ValueError: it is not of that form.
         ImportError: there is no such module, or it has no such function.
         TypeError: it is no plain function or other callable.
+
+    Examples:
+        >>> load_handler("math:hypot")(3, 4)
+        5.0
     """
     found = _imported("handler", "function", reference)
     check_handler(found)
@@ -50,6 +54,10 @@ def reference_to(handler: Callable[..., Any]) -> str:
 
     Raises:
         ValueError: it cannot be found by a name: a lambda, a nested function, a bound object.
+
+    Examples:
+        >>> reference_to(load_handler("json:dumps"))
+        'json:dumps'
     """
     reference = f"{getattr(handler, '__module__', None)}:{getattr(handler, '__qualname__', '<none>')}"
     try:

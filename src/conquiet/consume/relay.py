@@ -35,6 +35,10 @@ class OutboxRelay:
     """Publishes what handlers committed, oldest first, each row once; two relays take turns.
 
     A failover may lose what was published and not replicated, unless there are `min_replicas`.
+
+    Examples:
+        >>> Outbox().create_table(engine)
+        >>> moved = OutboxRelay(engine, client).relay(limit=100)
     """
 
     def __init__(

@@ -37,7 +37,13 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainReport:
-    """What one drain did; see `COUNTS`."""
+    """What one drain did; see `COUNTS`.
+
+    Examples:
+        >>> report = drain(queue, bill, engine, DrainLimits(idle_ms=50))
+        >>> report.failed, report.stopped_by
+        (0, 'idle')
+    """
 
     #: The key of the stream; of a partition, that of its own; of a whole topic, its name.
     stream: str

@@ -22,6 +22,11 @@ def install_signal_handlers(
 
     A second signal finds the earlier handlers in place again. Returns a function that puts them back
     at once. Call it from the main thread, as Python asks for signals.
+
+    Examples:
+        >>> consumer = QueueConsumer(queue)
+        >>> restore = install_signal_handlers(consumer)  # SIGTERM: finish the message, then return from run()
+        >>> restore()
     """
     before = {number: signal.getsignal(number) for number in signals}
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from conquiet.arguments import check_non_negative_int
-from conquiet.consume.channel import KeyOf
+from conquiet.consume.channel import KeyOf, described_entry
 from conquiet.consume.dead_letter import (
     Cause,
     GivenUp,
@@ -55,13 +55,14 @@ class StreamChannel:
         *,
         max_deliveries: int | None,
         presence: Presence | None = None,
+        reads_new: bool = False,
     ) -> None:
         config = queue.config
         self._queue = queue
         self._presence = presence
         self._pages = deque(pages)
         self._after: str | None = None
-        self._reads_new = False
+        self._reads_new = reads_new
         self._max_deliveries = max_deliveries
         self._read_at = 0.0
         #: Messages that failed and stay pending.
@@ -90,9 +91,7 @@ class StreamChannel:
         dead = presence.dead if limits.take_over_dead else []
         pages += [_pages_of(presence, consumer) for consumer in dict.fromkeys((*take_over_from, *dead))]
         pages.append(lambda count, after: queue.claim_page(HANDED_BACK_IDLE_MS, count, after=after))
-        channel = cls(queue, pages, max_deliveries=limits.max_deliveries, presence=presence)
-        channel._reads_new = True
-        return channel
+        return cls(queue, pages, max_deliveries=limits.max_deliveries, presence=presence, reads_new=True)
 
     @classmethod
     def for_stale(cls, presence: Presence, limits: DrainLimits, min_idle_ms: int) -> StreamChannel:
@@ -221,8 +220,7 @@ class StreamChannel:
 
     def described(self, delivered: QueueMessage | MalformedEntry) -> tuple[str, int]:
         """As `Channel.described`."""
-        attempt = delivered.delivery_count if isinstance(delivered, MalformedEntry) else delivered.attempt
-        return f"entry {delivered.id} of {self}", attempt
+        return described_entry(delivered, self)
 
     def __str__(self) -> str:
         return f"stream {self.stream!r} for group {self._queue.config.consumer_group!r}"

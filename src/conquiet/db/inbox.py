@@ -46,10 +46,16 @@ class Identified(Delivered, Protocol):
 class Inbox:
     """Records which messages were handled; a redelivered one is acked without its handler.
 
-    `namespace` distinguishes servers whose streams have the same names but share one database. A message
-    waits up to `lock_timeout_s` for a worker that is still in the middle of it, or was frozen there.
-    With `keep_for`, drains and consumers purge older rows of the whole table, in small steps: a message that
-    is redelivered after that time is handled again.
+    Args:
+        table: the name of its table; `create_table` makes it, and so does a drain that finds none.
+        namespace: distinguishes servers whose streams have the same names but share one database.
+        lock_timeout_s: how long a message waits for a worker that is still in the middle of it, or was frozen
+            there.
+        keep_for: drains and consumers purge older rows of the whole table, in small steps: a message that is
+            redelivered after that time is handled again.
+
+    Examples:
+        >>> report = drain(queue, bill, engine, DrainLimits(idle_ms=50), inbox=Inbox(table="handled_orders"))
     """
 
     def __init__(

@@ -60,7 +60,14 @@ class OutboxRow:
 
 
 class Outbox:
-    """A table of messages to publish; `OutboxRelay` moves what was committed to its streams."""
+    """A table of messages to publish; `OutboxRelay` moves what was committed to its streams.
+
+    Examples:
+        >>> outbox = Outbox()
+        >>> outbox.create_table(engine)
+        >>> with DbSession(engine) as session:
+        ...     outbox.enqueue(session, "mails", {"to": "ann"})  # published if, and only if, this commits
+    """
 
     def __init__(self, *, table: str = "conquiet_outbox", codec: PayloadCodec | None = None) -> None:
         check_table_name(table)

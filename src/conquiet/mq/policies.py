@@ -14,7 +14,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterPolicy:
-    """Which dead letters are kept: those that either of the two keeps; without any, all of them."""
+    """Which dead letters are kept: those that either of the two keeps; without any, all of them.
+
+    Examples:
+        >>> month = DeadLetterPolicy(retention_ms=30 * 86_400_000)
+        >>> policies = TopicPolicies(dead_letters=month, trim_every_s=3_600)
+    """
 
     #: So many of the youngest; on a cluster of each partition.
     retention_length: int | None = None
@@ -31,7 +36,12 @@ class DeadLetterPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicies:
-    """What is kept; without a policy everything is. Nothing is removed that some group has not finished."""
+    """What is kept; without a policy everything is. Nothing is removed that some group has not finished.
+
+    Examples:
+        >>> policies = TopicPolicies(retention_length=100_000, trim_every_s=60)
+        >>> topic = Topics(client).create("clicks", partitions=2, policies=policies)
+    """
 
     #: Entries that `trim` keeps in each partition, finished or not.
     retention_length: int | None = None

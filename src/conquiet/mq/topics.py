@@ -42,7 +42,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic as it was when it was opened, with the client that reaches it."""
+    """A topic as it was when it was opened, with the client that reaches it.
+
+    Examples:
+        >>> topic = Topics(client).create("orders-by-customer", partitions=4)
+        >>> topic.name, topic.partition_count
+        ('orders-by-customer', 4)
+    """
 
     client: Client = field(repr=False)
     name: str
@@ -76,7 +82,13 @@ class Topic:
 
 
 class Topics:
-    """The registry of one server or cluster."""
+    """The registry of one server or cluster.
+
+    Examples:
+        >>> topic = Topics(client).create("orders-by-customer", partitions=4)
+        >>> Topics(client).create("orders-by-customer", partitions=4) == topic  # it is opened
+        True
+    """
 
     def __init__(self, client: Client) -> None:
         check_client(client)

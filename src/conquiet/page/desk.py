@@ -13,9 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from conquiet.errors import MissingExtraError, QueueError
+from conquiet.errors import QueueError
 from conquiet.page.actions.action import Action
-from conquiet.page.actions.jobs import TooManyJobsError
 from conquiet.page.failures import PROBLEMS, status_of
 from conquiet.page.identity import FormTokens, Gate, LoginCookie, Signer, User
 from conquiet.page.live import LiveStreams, tail_events, view_events
@@ -174,7 +173,7 @@ class Desk:
                 return user
             try:
                 return await answer(request, user)
-            except (*PROBLEMS, TooManyJobsError, MissingExtraError) as error:
+            except PROBLEMS as error:
                 status = status_of(error)
                 context = self._problem(str(error), user)
                 return render(request, "problem.html", context, status=status)

@@ -6,7 +6,7 @@ from conquiet.errors import ConquietError, MissingExtraError, QueueError, TopicE
 from conquiet.page.actions.jobs import TooManyJobsError
 
 #: What is shown as a sentence; everything else is a bug.
-PROBLEMS: tuple[type[Exception], ...] = (ConquietError, ValueError, PermissionError)
+PROBLEMS = (ConquietError, ValueError, PermissionError, TooManyJobsError)
 
 
 def status_of(error: Exception) -> int:

@@ -53,7 +53,7 @@ def render_text(
     request: Request, template: str, context: dict[str, Any], *, layout: str = "base.html"
 ) -> str:
     """As `render`, the text alone."""
-    root = request.scope.get("root_path", "").rstrip("/")
+    root = str(request.scope.get("root_path", "")).rstrip("/")
 
     def link(path: str, **parameters: object) -> str:
         return root + address(path, parameters)

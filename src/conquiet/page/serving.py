@@ -100,7 +100,7 @@ def serve(app: Starlette, listening: Listening, on_start: Callable[[str], None])
 
 
 class _Server(uvicorn.Server):
-    """Ends open event streams with the signal: it would wait for them."""
+    """Ends open event streams with the signal, since it waits for them; a second signal does not wait."""
 
     def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
         super().__init__(config)
@@ -108,4 +108,6 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._app.state.end_streams()
-        super().handle_exit(sig, frame)
+        # Not uvicorn's own, which raises the signal once more at the end: the command ends by itself.
+        self.force_exit = self.should_exit
+        self.should_exit = True

@@ -14,6 +14,17 @@ class AsyncQueue:
     """`StreamWriter` for an event loop: the same calls, checks, scripts and errors, awaited.
 
     Several tasks may use one at the same time.
+
+    Examples:
+        >>> import asyncio
+        >>> async def place(order_id):
+        ...     opened = open_async_client(server.url)  # one for the application, as in FastAPI's lifespan
+        ...     try:
+        ...         return await AsyncQueue(opened, "orders").enqueue({"order_id": order_id})
+        ...     finally:
+        ...         await opened.aclose()
+        >>> asyncio.run(place(7))
+        '1...-0'
     """
 
     def __init__(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from redis.exceptions import ResponseError
+
 from conquiet.arguments import check_positive_int
 from conquiet.queue.batch_size import BATCH_BYTES, BatchSize
 from conquiet.queue.connection import AS_BYTES, AsyncClient, Client, as_text, visible_errors
@@ -33,7 +35,13 @@ class ConsumerBacklog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogStats:
-    """The state of one stream and group; each figure is of the moment of its own command."""
+    """The state of one stream and group; each figure is of the moment of its own command.
+
+    Examples:
+        >>> stats = peek_backlog(client, stream="not-there-yet", group="billing")
+        >>> (stats.lag, stats.pending)  # not yet read, and read but not acked
+        (0, 0)
+    """
 
     stream: str
     group: str
@@ -69,6 +77,10 @@ def peek_backlog(client: Client, *, stream: str, group: str, count_limit: int = 
     """As `RedisStreamsQueue.backlog_stats`, and creates neither stream nor group.
 
     For a group that does not exist yet, everything in the stream is lag: it will begin at the start.
+
+    Examples:
+        >>> peek_backlog(client, stream="not-there-yet", group="billing").pending
+        0
     """
     check_positive_int("count_limit", count_limit)
     with visible_errors("peek", stream=stream, group=group):
@@ -85,6 +97,31 @@ async def peek_backlog_async(
         call = partial(client.execute_command, **AS_BYTES)
         steps = _backlog(stream, group.encode(), count_limit, is_group_needed=False)
         return await run_steps_async(call, steps)
+
+
+async def has_nothing_to_read_async(
+    client: AsyncClient, *, stream: str, group: str, counts_pending: bool
+) -> bool:
+    """Whether the server says in one command that the group has nothing; `False` if it does not know.
+
+    Args:
+        counts_pending: whether messages that were delivered and not acked are something.
+    """
+    with visible_errors("peek", stream=stream, group=group):
+        call = partial(client.execute_command, **AS_BYTES)
+        return await run_steps_async(call, _has_nothing(stream.encode(), group.encode(), counts_pending))
+
+
+def _has_nothing(stream: bytes, group: bytes, counts_pending: bool) -> Steps[bool]:
+    try:
+        infos = yield command("XINFO GROUPS", stream)
+    except ResponseError:
+        # There is no stream, or it is something else: the whole of it is read, and says so.
+        return False
+    for info in map(as_mapping, infos):
+        if info["name"] == group:
+            return info.get("lag") == 0 and not (counts_pending and info["pending"])
+    return False
 
 
 def _backlog(

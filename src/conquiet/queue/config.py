@@ -17,7 +17,11 @@ CLAIM_IDLE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """Names and limits of one queue, checked once when it is made."""
+    """Names and limits of one queue, checked once when it is made.
+
+    Examples:
+        >>> config = QueueConfig("orders", "billing", unique_consumer_name(), claim_idle_ms=120_000)
+    """
 
     #: The key of the Redis stream.
     stream_key: str
@@ -52,7 +56,12 @@ def check_config(config: object) -> None:
 
 
 def unique_consumer_name(prefix: str = "") -> str:
-    """A short name that no other live process has: host, pid and six random hex digits."""
+    """A short name that no other live process has: host, pid and six random hex digits.
+
+    Examples:
+        >>> unique_consumer_name("billing")
+        'billing-...'
+    """
     host = socket.gethostname().split(".")[0][:20] or "host"
     name = f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
     return f"{prefix}-{name}" if prefix else name

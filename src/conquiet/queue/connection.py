@@ -128,6 +128,11 @@ def open_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Client:
 
     Query parameters of the URL are redis-py's connection arguments and win over `options`.
     Sentinel: `redis+sentinel://user:password@host:26379,host2:26379/service/0?sentinel_password=…`.
+
+    Examples:
+        >>> with open_client(server.url) as opened:
+        ...     opened.ping()
+        True
     """
     options = {"retry": Retry(NoBackoff(), 0), **options}
     client: Client = _open(url, block_ms, options, _open_single, RedisCluster.from_url, Sentinel)
@@ -136,7 +141,19 @@ def open_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Client:
 
 @scrubbed()
 def open_async_client(url: str, *, block_ms: int = 5_000, **options: Any) -> AsyncClient:
-    """As `open_client`, for an event loop; close it with `aclose()`."""
+    """As `open_client`, for an event loop; close it with `aclose()`.
+
+    Examples:
+        >>> import asyncio
+        >>> async def ping():
+        ...     opened = open_async_client(server.url)
+        ...     try:
+        ...         return await opened.ping()
+        ...     finally:
+        ...         await opened.aclose()
+        >>> asyncio.run(ping())
+        True
+    """
     options = {"retry": AsyncRetry(NoBackoff(), 0), **options}
     kinds = (_open_async_single, redis.asyncio.RedisCluster.from_url, AsyncSentinel)
     client: AsyncClient = _open(url, block_ms, options, *kinds)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from conquiet.arguments import check_name, check_non_negative_int, check_positive_int
 from conquiet.queue.backlog import COUNT_LIMIT, BacklogStats, as_mapping, backlog_stats
@@ -19,7 +19,10 @@ from conquiet.queue.connection import (
 )
 from conquiet.queue.message import Delivery, QueueMessage, RawEntry, delivery_of
 from conquiet.queue.metrics import QueueMetrics
-from conquiet.queue.scripts import change_pending, remove_consumer, take_from
+from conquiet.queue.scripts import PendingChange, change_pending, remove_consumer, take_from
+
+#: What was handed back counts as delivered in 1970; nothing else is idle for ten years.
+HANDED_BACK_IDLE_MS = 10 * 365 * 24 * 3_600_000
 
 
 class GroupMember:
@@ -114,14 +117,44 @@ class GroupMember:
 
     def renew(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
         """Reset the idle time of messages; returns those that are still pending at this consumer."""
-        return self._change_pending("renew", messages)
+        return self._still_pending("renew", messages)
 
     def hand_back(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
         """Give up unhandled messages: pending, delivery count as before, free for the next claim.
 
         Returns those that were still pending at this consumer.
         """
-        return self._change_pending("hand_back", messages)
+        return self._still_pending("hand_back", messages)
+
+    def pending_counts(self, most: int) -> dict[str, int]:
+        """How often each entry was delivered that is pending at this consumer and not free for others."""
+        check_positive_int("most", most)
+        command = ("XPENDING", self._stream, self._group, "-", "+", most, self._consumer)
+        rows = self._call(*command, parse_detail=True)
+        return {
+            as_text(row["message_id"]): row["times_delivered"]
+            for row in rows
+            if row["time_since_delivered"] < HANDED_BACK_IDLE_MS
+        }
+
+    def pending_messages(self, counts: Mapping[str, int]) -> list[QueueMessage]:
+        """The messages of `pending_counts`, without another delivery; one that was deleted is missing."""
+        entries = [
+            (entry, count)
+            for entry_id, count in counts.items()
+            for entry in self._call("XRANGE", self._stream, entry_id, entry_id)
+        ]
+        return delivery_of(entries, **self._names).messages
+
+    def change_pending(self, change: PendingChange, counts: Mapping[str, int]) -> set[str]:
+        """Renew, release or hand back entries of `pending_counts`; returns those that were still pending.
+
+        Released is free for the next claim, as handed back, but keeps its delivery count.
+        """
+        if not counts:
+            return set()
+        with visible_errors(change, **self._names):
+            return change_pending(self.client, self.config, change, counts)
 
     def backlog_stats(self, *, count_limit: int = COUNT_LIMIT) -> BacklogStats:
         """Length, lag, pending and consumers: read-only, bounded, never called by the queue itself."""
@@ -147,15 +180,10 @@ class GroupMember:
                 f"{ours.stream_key!r} and {ours.consumer_group!r}"
             )
 
-    def _change_pending(
-        self, change: Literal["renew", "hand_back"], messages: Sequence[QueueMessage]
-    ) -> list[QueueMessage]:
+    def _still_pending(self, change: PendingChange, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
         for message in messages:
             self._check_ours(message)
-        if not messages:
-            return []
-        with visible_errors(change, **self._names):
-            changed = change_pending(self.client, self.config, change, messages)
+        changed = self.change_pending(change, {message.id: message.delivery_count for message in messages})
         return [message for message in messages if message.id in changed]
 
     def _delivery_counts(self, *selection: Any) -> dict[bytes, int]:

@@ -34,6 +34,10 @@ class QueueMessage(Generic[P]):
     """One delivery of one stream entry; it stays pending in its group until it is acked.
 
     For handlers of `drain(…, payload=Order)` it is a `QueueMessage[Order]`; else its payload is a dict.
+
+    Examples:
+        >>> def show(msg, session):
+        ...     print(msg.id, msg.payload["order_id"], msg.attempt)
     """
 
     stream: str

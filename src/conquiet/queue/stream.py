@@ -20,13 +20,11 @@ from conquiet.queue.connection import (
     queue_error,
     visible_errors,
 )
+from conquiet.queue.member import HANDED_BACK_IDLE_MS as HANDED_BACK_IDLE_MS
 from conquiet.queue.member import GroupMember, entries_of
 from conquiet.queue.message import QueueMessage, RawEntry, delivery_of
 from conquiet.queue.scripts import ack_and_read, create_group
 from conquiet.queue.writer import StreamWriter
-
-#: What was handed back counts as delivered in 1970; nothing else is idle for ten years.
-HANDED_BACK_IDLE_MS = 10 * 365 * 24 * 3_600_000
 
 
 class RedisStreamsQueue(GroupMember):
@@ -34,6 +32,13 @@ class RedisStreamsQueue(GroupMember):
 
     Every Redis failure is raised as `QueueError`. A client that was passed in keeps its own settings, its
     retries too; `from_url` makes one that never retries.
+
+    Examples:
+        >>> config = QueueConfig("refunds", "accounting", "worker-1")
+        >>> with RedisStreamsQueue.from_url(server.url, config) as refunds:
+        ...     added = refunds.enqueue({"order_id": 7})
+        ...     (msg,) = refunds.read(block_ms=1_000)
+        ...     refunds.ack(msg)
     """
 
     def __init__(self, client: Client, config: QueueConfig, *, codec: PayloadCodec | None = None) -> None:

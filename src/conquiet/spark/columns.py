@@ -60,6 +60,8 @@ class Columns:
     of_entries: Mapping[str, str]
     #: Whether the others are fields of entries, instead of what is in the field `data`.
     are_fields: bool = False
+    #: Whether that follows from a schema alone: a column of `data` with a typing error looks the same.
+    are_guessed: bool = False
 
 
 def schema_for(options: ReadOptions) -> StructType | str:
@@ -111,7 +113,7 @@ def columns_of(schema: StructType, options: ReadOptions) -> Columns:
                 f"column {field.name!r} of type {field.dataType.simpleString()} cannot be read from a "
                 "field: read it as a string, and parse it"
             )
-    return Columns(of_entries, are_fields=True)
+    return Columns(of_entries, are_fields=True, are_guessed=options.fields is None)
 
 
 def declared_fields(text: str) -> set[str]:

@@ -33,6 +33,10 @@ def publish(
         columns: those that make the payload; without it, all of them.
         headers: texts, or columns of text.
         options: more options of the data source, such as `dedupeId`.
+
+    Examples:
+        >>> rows = spark.range(3).select(F.col("id").alias("order_id"))
+        >>> publish(rows, url=server.url, topic="shipments", key="order_id")
     """
     address = {name: value for name, value in (("topic", topic), ("stream", stream)) if value is not None}
     messages = as_messages(df, key=key, columns=columns, headers=headers)
@@ -57,7 +61,12 @@ def as_messages(
     columns: Sequence[str] | None = None,
     headers: Mapping[str, str | Column] | None = None,
 ) -> DataFrame:
-    """The DataFrame that `redis-stream` writes: `key`, `headers` and `data`; also for streaming queries."""
+    """The DataFrame that `redis-stream` writes: `key`, `headers` and `data`; also for streaming queries.
+
+    Examples:
+        >>> as_messages(spark.range(3), key="id").columns
+        ['key', 'data']
+    """
     selected = [json_of(list(columns or df.columns), df.schema).alias("data")]
     if headers:
         values = [
@@ -71,5 +80,12 @@ def as_messages(
 
 
 def unpack(df: DataFrame, schema: StructType | str) -> DataFrame:
-    """The payloads of what was read as columns of their own; what does not fit the schema is null."""
+    """The payloads of what was read as columns of their own; what does not fit the schema is null.
+
+    Examples:
+        >>> publish(spark.range(3), url=server.url, stream="numbers")
+        >>> numbers = spark.read.format("redis-stream").options(url=server.url, stream="numbers").load()
+        >>> unpack(numbers, "id BIGINT").count() % 3
+        0
+    """
     return df.select(columns_of(F.col("data"), schema).alias("payload")).select("payload.*")

@@ -25,7 +25,10 @@ class ReadOptions:
     """What is read, and how it is divided."""
 
     address: StreamAddress
+    #: An entry id, milliseconds since 1970, an ISO 8601 time, "earliest" or "latest"; streaming also
+    #: "group:NAME". Batches begin at the earliest entry, streaming queries at the latest.
     start: str | None = None
+    #: As `start`; included. Batch only.
     end: str | None = None
     #: The fields of entries as columns: "*", or their names and types. Without it the field `data`.
     fields: str | None = None
@@ -33,12 +36,15 @@ class ReadOptions:
     rows_per_split: int = 250_000
     #: About so many tasks at least, if there are as many entries.
     min_partitions: int = 1
+    #: "fail", or "keep": a malformed entry becomes a row with null as `data` and headers that say why.
     malformed: Literal["fail", "keep"] = "fail"
+    #: Entries that were trimmed before they were read fail the query, with the ids around the gap.
     fail_on_data_loss: bool = True
     #: At most so many entries in one micro-batch; of all of a topic's partitions together.
     max_offsets_per_trigger: int | None = None
     #: A micro-batch waits for so many entries, but no longer than `max_trigger_delay_ms`.
     min_offsets_per_trigger: int | None = None
+    #: How long it waits for them.
     max_trigger_delay_ms: int = 900_000
     #: How often the server's keys are searched for new streams that match `streamPattern`.
     discovery_interval_ms: int = 30_000
@@ -81,8 +87,9 @@ class WriteOptions:
     address: StreamAddress
     #: Columns that become fields of entries: "*", or their names. Without it the field `data`.
     fields: str | None = None
-    #: Streams are trimmed to about so many entries, or to those from an id or a time on.
+    #: Streams are trimmed to about so many entries.
     max_len: int | None = None
+    #: Streams are trimmed to the entries from this id or time on.
     min_id: str | None = None
     #: "rows": what an earlier attempt of the same task added is not added again. "off": plain adding.
     dedupe: Literal["rows", "off"] = "rows"
@@ -90,16 +97,21 @@ class WriteOptions:
     dedupe_id: str | None = None
     #: A column of ids: a row is not added if its id was within the window, as `Producer` does it.
     dedupe_column: str | None = None
+    #: How long the ids or hashes of rows are kept.
     dedupe_window_ms: int = 24 * 3_600_000
+    #: That of the topic's other producers.
     partitioner: Literal["hash", "consistent_hash"] = "hash"
     #: A task fails, and is tried again by Spark, unless so many replicas have its rows in time.
     min_replicas: int = 0
+    #: How long a task waits for the replicas.
     replica_timeout_ms: int = 1_000
     #: The W3C context that the messages of a topic carry among their headers.
     traceparent: str | None = None
+    #: The second part of that context.
     tracestate: str | None = None
     #: Rows become tasks: what stands around their ids and arguments, as `publish_tasks` gives it.
     task_envelope: str | None = None
+    #: The largest envelope of such a task.
     task_max_bytes: int = 1 << 20
     #: How long an outage of the server, or its memory being full, may last before it fails a task.
     retry_timeout_ms: int = 60_000

@@ -70,6 +70,9 @@ def register(spark: SparkSession) -> None:
     """Make `redis-stream` known to a session and let conditions on ids and times narrow its reads.
 
     Spark finds an installed package by itself, unless a session forbids it; push-down is off by default.
+
+    Examples:
+        >>> register(spark)  # with push-down of conditions on id, timestamp and partition
     """
     spark.dataSource.register(RedisStreamSource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

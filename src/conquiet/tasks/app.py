@@ -46,10 +46,19 @@ class TaskApp(AppConnections, Declarations):
         server: the URL of the server, or settings; without, those of the process.
         database: an engine or a URL, for tasks that take a `DbSession`.
         namespace: what all keys begin with; two apps of one namespace share their queues.
+        defaults: options of every task that does not say otherwise.
         max_bytes: the largest envelope and the largest result in Redis; see `payload_store` for larger ones.
         signing: signs every task; one without a valid signature becomes a dead letter.
         encryption: encrypts arguments.
         middleware: called around every task, the first one outermost.
+
+    Examples:
+        >>> shop = TaskApp(server.url, database=engine, namespace="shop")
+        >>> @shop.task(max_retries=5)
+        ... def greet(name: str) -> str:
+        ...     return f"Hello {name}"
+        >>> greet.enqueue("Ann").id == greet.enqueue("Ann").id
+        False
     """
 
     def __init__(

@@ -38,6 +38,11 @@ class TaskCollector(Collector):
     Args:
         namespace: that of the `TaskApp`.
         queues: their names; without, every queue of the namespace.
+
+    Examples:
+        >>> from prometheus_client import CollectorRegistry
+        >>> registry = CollectorRegistry()
+        >>> registry.register(TaskCollector(app.client))
     """
 
     def __init__(self, client: Client, namespace: str = "tasks", queues: Sequence[str] | None = None) -> None:

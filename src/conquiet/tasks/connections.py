@@ -30,6 +30,8 @@ class AppConnections:
         #: Keeps what is above `max_bytes`; without one that is refused. Set before the app is used.
         self.payload_store: PayloadStore | None = None
         self.payloads = Payloads(self)
+        #: For which event loop and server, and its connections.
+        self._loop: tuple[Any, AsyncClient, AsyncRedisResults] | None = None
 
     @cached_property
     def settings(self) -> Settings:
@@ -51,19 +53,21 @@ class AppConnections:
     @property
     def async_client(self) -> AsyncClient:
         """The connections of the running event loop."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        known: tuple[Any, AsyncClient] | None = self.__dict__.get("_async_client")
-        if known is None or known[0] is not loop:
-            known = (loop, open_async_client(self.settings.redis_url))
-            self.__dict__["_async_client"] = known
-        return known[1]
+        return self._of_loop()[0]
 
     @property
     def async_results(self) -> AsyncRedisResults:
         """As `results`, for the running event loop."""
-        return AsyncRedisResults(self.async_client, self.namespace)
+        return self._of_loop()[1]
+
+    def _of_loop(self) -> tuple[AsyncClient, AsyncRedisResults]:
+        import asyncio
+
+        whose = asyncio.get_running_loop(), self.settings.redis_url, self.namespace
+        if self._loop is None or self._loop[0] != whose:
+            client = open_async_client(self.settings.redis_url)
+            self._loop = whose, client, AsyncRedisResults(client, self.namespace)
+        return self._loop[1:]
 
     @cached_property
     def engine(self) -> Engine | None:

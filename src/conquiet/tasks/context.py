@@ -20,6 +20,12 @@ class TaskContext:
     """One attempt at one task; lives as long as the task function runs.
 
     A parameter with this annotation gets it; `current_task()` returns it anywhere in the task's thread.
+
+    Examples:
+        >>> @app.task
+        ... def report(ctx: TaskContext) -> str:
+        ...     ctx.progress(0.5, "half of it")
+        ...     return f"attempt {ctx.attempt}"  # counted from 0
     """
 
     id: str
@@ -65,6 +71,11 @@ def current_task() -> TaskContext:
 
     Raises:
         RuntimeError: none does.
+
+    Examples:
+        >>> @app.task
+        ... def whoami() -> str:
+        ...     return current_task().id
     """
     try:
         return _current.get()

@@ -45,7 +45,15 @@ class UnknownTaskError(TaskError):
 
 
 class TaskArgumentsError(TaskError):
-    """Arguments that do not fit the signature of a task."""
+    """Arguments that do not fit the signature of a task.
+
+    Examples:
+        >>> try:
+        ...     price.enqueue("two", 5)
+        ... except TaskArgumentsError as error:
+        ...     print("refused before it was enqueued")
+        refused before it was enqueued
+    """
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -66,7 +74,18 @@ class TaskResultError(TaskError):
 
 
 class TaskFailedError(TaskError):
-    """The task has ended without a result."""
+    """The task has ended without a result.
+
+    Examples:
+        >>> @app.task(max_retries=0)
+        ... def fail() -> None:
+        ...     raise ValueError("no stock")
+        >>> try:
+        ...     fail.enqueue().result(timeout_s=60)
+        ... except TaskFailedError as error:
+        ...     print("no stock" in str(error))
+        True
+    """
 
     def __init__(self, task_id: str, *, state: str, error: str) -> None:
         self.task_id = task_id

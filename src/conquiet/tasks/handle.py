@@ -10,10 +10,7 @@ from typing import Any, Protocol
 from conquiet.tasks.control import Revocation
 from conquiet.tasks.errors import ResultTimeoutError, TaskFailedError
 from conquiet.tasks.record import TaskState, TaskStatus
-from conquiet.tasks.results import AsyncRedisResults, RedisResults
-
-#: A wait asks the server again after this time, in case its connection was lost without a word.
-_LONGEST_WAIT_S = 5.0
+from conquiet.tasks.results import LONGEST_WAIT_S, AsyncRedisResults, RedisResults
 
 
 class ResultReader(Protocol):
@@ -31,7 +28,13 @@ class ResultReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskHandle:
-    """The id of a task and where it is; costs nothing to keep or to make."""
+    """The id of a task and where it is; costs nothing to keep or to make.
+
+    Examples:
+        >>> handle = price.enqueue(3, 5)
+        >>> handle.result(timeout_s=60), handle.status().state
+        (15, <TaskState.SUCCEEDED: 'succeeded'>)
+    """
 
     id: str
     queue: str
@@ -60,11 +63,11 @@ class TaskHandle:
             status = self.status()
             if status is not None and status.state.is_final:
                 return self._value(status)
-            left_s = _LONGEST_WAIT_S if ends_at is None else ends_at - time.monotonic()
+            left_s = LONGEST_WAIT_S if ends_at is None else ends_at - time.monotonic()
             if left_s <= 0:
                 state = None if status is None else status.state
                 raise ResultTimeoutError(self.id, queue=self.queue, state=state, timeout_s=timeout_s or 0)
-            wait_s = min(left_s, _LONGEST_WAIT_S)
+            wait_s = min(left_s, LONGEST_WAIT_S)
             position = self._app.results.wait_for_event(self.queue, position, wait_s)
 
     def revoke(self, *, terminate: bool = False) -> Revocation:
@@ -89,17 +92,18 @@ class TaskHandle:
         """As `result`, for an event loop."""
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         results = self._app.async_results
-        position = await results.events_position(self.queue)
-        while True:
-            status = await results.status(self.id, self.queue)
-            if status is not None and status.state.is_final:
-                # A store may block.
-                return self._value(status) if status.stored is None else await to_thread(self._value, status)
-            left_s = _LONGEST_WAIT_S if ends_at is None else ends_at - time.monotonic()
-            if left_s <= 0:
-                state = None if status is None else status.state
-                raise ResultTimeoutError(self.id, queue=self.queue, state=state, timeout_s=timeout_s or 0)
-            position = await results.wait_for_event(self.queue, position, min(left_s, _LONGEST_WAIT_S))
+        async with results.changes_of(self.id, self.queue) as changes:
+            while True:
+                status = await results.status(self.id, self.queue)
+                if status is not None and status.state.is_final:
+                    break
+                left_s = LONGEST_WAIT_S if ends_at is None else ends_at - time.monotonic()
+                if left_s <= 0:
+                    state = None if status is None else status.state
+                    raise ResultTimeoutError(self.id, queue=self.queue, state=state, timeout_s=timeout_s or 0)
+                await changes.wait(min(left_s, LONGEST_WAIT_S))
+        # A store may block.
+        return self._value(status) if status.stored is None else await to_thread(self._value, status)
 
     def _value(self, status: TaskStatus) -> Any:
         if status.state is not TaskState.SUCCEEDED:

@@ -43,8 +43,15 @@ _OF_THE_LIBRARY = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """Given to `@app.task(...)`, and for single calls to `with_options(...)`."""
+    """Given to `@app.task(...)`, and for single calls to `with_options(...)`.
 
+    Examples:
+        >>> urgent = price.with_options(priority=9, expires_s=3_600)
+        >>> urgent.enqueue(1, 1).result(timeout_s=60)
+        1
+    """
+
+    #: The queue of the task; workers read the queues that they are given.
     queue: str = "default"
     #: 9 is first, 0 is last: a lower one is read when all higher ones are empty.
     priority: int = DEFAULT_PRIORITY
@@ -54,6 +61,7 @@ class TaskOptions:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     #: Not run before this time has passed, or before `eta`.
     delay_s: float | None = None
+    #: Not run before this moment, with a time zone; instead of `delay_s`.
     eta: datetime | None = None
     #: Not run after this time, counted from when it is enqueued.
     expires_s: float | None = None
@@ -67,7 +75,9 @@ class TaskOptions:
     rate_key: RateKey | None = None
     #: For so long a second task with the same name and arguments is not enqueued: its caller gets the first.
     unique_for_s: float | None = None
+    #: Strings that travel with the task, as trace contexts do.
     headers: Mapping[str, str] = field(default_factory=dict)
+    #: JSON that travels with the task, for middleware.
     meta: Mapping[str, Any] = field(default_factory=dict)
     #: A task of a dead worker is taken over not before it was pending for so long.
     visibility_timeout_s: float | None = None

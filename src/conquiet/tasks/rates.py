@@ -27,6 +27,10 @@ class Rate:
 
     After a pause up to `count` tasks begin at once, and in a time of `t` ms no more than
     `count * (1 + t / period_ms)`. How even they begin depends on the load of the workers: it is approximate.
+
+    Examples:
+        >>> Rate.parse("100/m").interval_ms
+        600.0
     """
 
     count: int

@@ -14,7 +14,12 @@ from conquiet.tasks.payloads import Reference, reference_in
 
 
 class TaskState(StrEnum):
-    """What a task is; the last four are final."""
+    """What a task is; the last four are final.
+
+    Examples:
+        >>> TaskState.SUCCEEDED.is_final, TaskState("queued").is_final
+        (True, False)
+    """
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -47,7 +52,13 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """What is known of a task."""
+    """What is known of a task.
+
+    Examples:
+        >>> status = price.enqueue(1, 2).status()
+        >>> status.state.is_final in (True, False)
+        True
+    """
 
     id: str
     queue: str

@@ -22,7 +22,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class TaskCall:
-    """A task with its arguments and options, not enqueued yet."""
+    """A task with its arguments and options, not enqueued yet.
+
+    Examples:
+        >>> call = price.call(2, 50)  # not enqueued yet
+        >>> app.send(call).result(timeout_s=60)
+        100
+    """
 
     name: str
     #: As JSON values.
@@ -64,6 +70,12 @@ class Task(Generic[P, R]):
     """A task of an app; lives as long as its module.
 
     Calling it runs the function here and now, as if it were not a task.
+
+    Examples:
+        >>> price(2, 50)  # a task is still a function
+        100
+        >>> price.enqueue(quantity=2, cents=50).result(timeout_s=60)
+        100
     """
 
     def __init__(self, app: Sender, function: Callable[P, R], name: str, options: TaskOptions) -> None:

@@ -3,16 +3,25 @@
 # No `from __future__ import annotations` here: the YAML schema is made from the types.
 # Defaults are values, not factories: Dagster before 1.12.5 takes no factories.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dagster as dg
 from pydantic import Field
 
+from dagster_conquiet.checks import (
+    build_backlog_check,
+    build_dead_letter_check,
+    build_freshness_check,
+    build_lag_growth_check,
+    build_oldest_age_check,
+)
 from dagster_conquiet.config import FailWhen
+from dagster_conquiet.described import tags_of
 from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource, ResourceKeys
+from dagster_conquiet.specs import AnySpec
 
 #: What of the config is about several messages at once, with these names in the YAML.
 ORDER = ("concurrency", "order_by", "no_order", "batch_size")
@@ -60,9 +69,12 @@ class RecoveryAttributes(dg.Model, dg.Resolvable):
 class CheckAttributes(dg.Model, dg.Resolvable):
     """What the checks warn of; a limit that is not given is not checked."""
 
-    max_lag: int | None = None
-    max_age_s: float | None = None
-    max_dead_letters: int | None = 0
+    max_lag: int | None = Field(default=None, description="Of build_backlog_check.")
+    max_lag_growth: int | None = Field(default=None, description="Of build_lag_growth_check.")
+    max_age_s: float | None = Field(default=None, description="Of build_freshness_check.")
+    max_oldest_age_s: float | None = Field(default=None, description="Of build_oldest_age_check.")
+    max_dead_letters: int | None = Field(default=0, description="Of build_dead_letter_check.")
+    severity: Literal["WARN", "ERROR"] = "WARN"
     cron_schedule: str = "*/5 * * * *"
     is_running: bool = Field(default=True, description="Whether they run unless stopped in the UI.")
 
@@ -117,14 +129,52 @@ def described(drained: dg.AssetsDefinition, asset: Any) -> dg.AssetsDefinition:
     return drained.map_asset_specs(merged)
 
 
+def group_of(asset: Any) -> str | None:
+    """The asset group of the stream's own asset: that of the asset that the drain makes."""
+    return None if asset is None else asset.group_name
+
+
+def checks_of(
+    spec: AnySpec, limits: CheckAttributes, drained: dg.AssetsDefinition
+) -> list[dg.AssetChecksDefinition]:
+    """A check for each limit that is given."""
+    severity = dg.AssetCheckSeverity[limits.severity]
+    builders: tuple[tuple[str, Any, Callable[..., dg.AssetChecksDefinition]], ...] = (
+        ("max_lag", limits.max_lag, build_backlog_check),
+        ("max_growth", limits.max_lag_growth, build_lag_growth_check),
+        ("max_age_s", limits.max_age_s, build_freshness_check),
+        ("max_age_s", limits.max_oldest_age_s, build_oldest_age_check),
+        ("max_letters", limits.max_dead_letters, build_dead_letter_check),
+    )
+    return [
+        build(spec, asset=drained, severity=severity, **{name: limit})
+        for name, limit, build in builders
+        if limit is not None
+    ]
+
+
+def drain_job(spec: AnySpec, drained: dg.AssetsDefinition) -> Any:
+    """The job of the drain, without the checks: right after a drain they would find nothing."""
+    return dg.define_asset_job(
+        f"drain_{spec.name}",
+        dg.AssetSelection.assets(drained).without_checks(),
+        description=f"Drains {spec.source!r} for {spec.group!r}.",
+        tags=tags_of(spec),
+    )
+
+
 def check_schedules(
-    name: str, checks: Sequence[dg.AssetChecksDefinition], attributes: CheckAttributes
+    spec: AnySpec, checks: Sequence[dg.AssetChecksDefinition], attributes: CheckAttributes
 ) -> list[dg.ScheduleDefinition]:
     """The schedule of the checks, if there are any."""
     if not checks:
         return []
-    selection = dg.AssetSelection.checks(*checks)
-    job = dg.define_asset_job(f"check_{name}", selection, executor_def=dg.in_process_executor)
+    job = dg.define_asset_job(
+        f"check_{spec.name}",
+        dg.AssetSelection.checks(*checks),
+        description=f"Checks {spec.source!r} for {spec.group!r}.",
+        executor_def=dg.in_process_executor,
+    )
     status = status_of(dg.DefaultScheduleStatus, attributes.is_running)
     return [dg.ScheduleDefinition(job=job, cron_schedule=attributes.cron_schedule, default_status=status)]
 

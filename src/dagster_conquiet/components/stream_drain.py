@@ -7,8 +7,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from dagster_conquiet.assets import build_drain_asset, build_stream_asset
-from dagster_conquiet.checks import build_backlog_check, build_dead_letter_check, build_freshness_check
+from dagster_conquiet.assets import build_drain_asset
 from dagster_conquiet.components.attributes import (
     ORDER,
     CheckAttributes,
@@ -16,7 +15,10 @@ from dagster_conquiet.components.attributes import (
     RecoveryAttributes,
     SensorAttributes,
     check_schedules,
+    checks_of,
     described,
+    drain_job,
+    group_of,
     handler_in,
     servers,
     status_of,
@@ -29,7 +31,8 @@ from dagster_conquiet.jobs import (
     build_replay_dead_letters_job,
 )
 from dagster_conquiet.sensors import build_backlog_sensor
-from dagster_conquiet.specs import AnySpec, DrainSpec
+from dagster_conquiet.sources import build_stream_asset
+from dagster_conquiet.specs import DrainSpec
 
 _LIMITS = DrainConfig()
 
@@ -106,8 +109,7 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
         retries = dg.RetryPolicy(max_retries=self.max_retries) if self.max_retries else None
         key = self.asset.key if self.asset else None
         drained = described(build_drain_asset(spec, key=key, retry_policy=retries), self.asset)
-        # Without the checks: right after a drain they would find nothing.
-        job = dg.define_asset_job(f"drain_{spec.name}", dg.AssetSelection.assets(drained).without_checks())
+        job = drain_job(spec, drained)
         sensor = build_backlog_sensor(
             spec,
             job,
@@ -124,24 +126,15 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
         )
         checks = checks_of(spec, self.checks, drained)
         return dg.Definitions(
-            assets=[build_stream_asset(self.stream, group=self.group, resources=keys), drained],
+            assets=[
+                build_stream_asset(
+                    self.stream, group=self.group, resources=keys, group_name=group_of(self.asset)
+                ),
+                drained,
+            ],
             asset_checks=checks,
             jobs=[job, recovery, build_replay_dead_letters_job(spec)],
             sensors=[sensor],
-            schedules=[schedule, *check_schedules(spec.name, checks, self.checks)],
+            schedules=[schedule, *check_schedules(spec, checks, self.checks)],
             resources=resources,
         )
-
-
-def checks_of(
-    spec: AnySpec, limits: CheckAttributes, drained: dg.AssetsDefinition
-) -> list[dg.AssetChecksDefinition]:
-    """A check for each limit that is given."""
-    checks = []
-    if limits.max_lag is not None:
-        checks.append(build_backlog_check(spec, max_lag=limits.max_lag, asset=drained))
-    if limits.max_age_s is not None:
-        checks.append(build_freshness_check(spec, max_age_s=limits.max_age_s, asset=drained))
-    if limits.max_dead_letters is not None:
-        checks.append(build_dead_letter_check(spec, max_letters=limits.max_dead_letters, asset=drained))
-    return checks

@@ -7,23 +7,26 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from dagster_conquiet.assets import build_topic_asset, build_topic_drain_asset
+from dagster_conquiet.assets import build_topic_drain_asset
 from dagster_conquiet.components.attributes import (
     ORDER,
     CheckAttributes,
     FailAttributes,
     TopicSensorAttributes,
     check_schedules,
+    checks_of,
     described,
+    drain_job,
+    group_of,
     handler_in,
     servers,
     status_of,
 )
 from dagster_conquiet.components.scaffolder import TopicDrainScaffolder
-from dagster_conquiet.components.stream_drain import checks_of
 from dagster_conquiet.config import TopicDrainConfig
 from dagster_conquiet.jobs import build_replay_dead_letters_job
 from dagster_conquiet.sensors import build_topic_backlog_sensor
+from dagster_conquiet.sources import build_topic_asset
 from dagster_conquiet.specs import TopicDrainSpec
 
 _LIMITS = TopicDrainConfig()
@@ -105,7 +108,7 @@ class TopicDrainComponent(dg.Component, dg.Model, dg.Resolvable):
         retries = dg.RetryPolicy(max_retries=self.max_retries) if self.max_retries else None
         key = self.asset.key if self.asset else None
         drained = described(build_topic_drain_asset(spec, key=key, retry_policy=retries), self.asset)
-        job = dg.define_asset_job(f"drain_{spec.name}", dg.AssetSelection.assets(drained).without_checks())
+        job = drain_job(spec, drained)
         sensor = build_topic_backlog_sensor(
             spec,
             job,
@@ -114,10 +117,10 @@ class TopicDrainComponent(dg.Component, dg.Model, dg.Resolvable):
         )
         checks = checks_of(spec, self.checks, drained)
         return dg.Definitions(
-            assets=[build_topic_asset(spec), drained],
+            assets=[build_topic_asset(spec, group_name=group_of(self.asset)), drained],
             asset_checks=checks,
             jobs=[job, build_replay_dead_letters_job(spec)],
             sensors=[sensor],
-            schedules=check_schedules(spec.name, checks, self.checks),
+            schedules=check_schedules(spec, checks, self.checks),
             resources=resources,
         )

@@ -18,7 +18,7 @@ from conquiet.queue.batch_size import BatchSize
 from conquiet.queue.connection import visible_errors
 from conquiet.queue.member import entries_of
 from conquiet.queue.message import pairs_of
-from dagster_conquiet.pipes.writer import STREAM_PARAM, TTL_PARAM, URL_PARAM, URL_VARIABLE
+from dagster_conquiet.pipes.writer import RECONNECT_PARAM, STREAM_PARAM, TTL_PARAM, URL_PARAM, URL_VARIABLE
 from dagster_conquiet.resources import RedisStreamsResource
 from dagster_conquiet.steps.entries import PipesEntry, pipes_entries
 
@@ -81,7 +81,11 @@ class RedisStreamMessageReader(PipesMessageReader):
             PipesMessagesLostError: the block ended well, and not everything arrived.
         """
         stream = f"{self._prefix}:{uuid.uuid4().hex}"
-        params: dict[str, Any] = {STREAM_PARAM: stream, TTL_PARAM: self._ttl_ms}
+        params: dict[str, Any] = {
+            STREAM_PARAM: stream,
+            TTL_PARAM: self._ttl_ms,
+            RECONNECT_PARAM: self._reconnect_s,
+        }
         if self._writer_url is not None:
             params[URL_PARAM] = self._writer_url
         reading = _Reading(stream, handler, grace_s=self._grace_s, reconnect_s=self._reconnect_s)
@@ -144,7 +148,12 @@ class _Reading:
     def problems(self) -> list[str]:
         """What is known to be missing; also if the process never said that it has reported everything."""
         problems = list(self._problems)
-        if self._last_id != "0-0" and not self._handler.received_closed_message:
+        if self._last_id == "0-0":
+            problems.append(
+                "nothing came at all: the process has not opened RedisStreamMessageWriter, or it wrote to "
+                "another server"
+            )
+        elif not self._handler.received_closed_message:
             problems.append("the process ended without closing, what it reported last may be missing")
         return problems
 

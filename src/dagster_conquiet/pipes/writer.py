@@ -23,8 +23,10 @@ URL_VARIABLE = "CONQUIET_REDIS_URL"
 STREAM_PARAM = "conquiet_stream"
 URL_PARAM = "conquiet_url"
 TTL_PARAM = "conquiet_ttl_ms"
+RECONNECT_PARAM = "conquiet_reconnect_s"
 
-#: How long a message is written again while the connection is broken, and between two times.
+#: For how long a message is written again while the connection is broken, unless the reader says; and the
+#: pause between two times.
 _RECONNECT_S = 60.0
 _PAUSE_S = 0.2
 
@@ -96,6 +98,11 @@ class RedisStreamMessageWriter(PipesMessageWriter[RedisStreamMessageChannel]):
             )
         client = open_client(url, **self._options)
         try:
-            yield RedisStreamMessageChannel(client, params[STREAM_PARAM], params[TTL_PARAM])
+            yield RedisStreamMessageChannel(
+                client,
+                params[STREAM_PARAM],
+                params[TTL_PARAM],
+                reconnect_s=params.get(RECONNECT_PARAM, _RECONNECT_S),
+            )
         finally:
             client.close()

@@ -30,6 +30,17 @@ class Waiting:
     live: frozenset[str]
 
     @property
+    def in_flight(self) -> int:
+        """Messages that are pending at consumers that are alive."""
+        return sum(consumer.pending for consumer in self.backlog.consumers if consumer.name in self.live)
+
+    @property
+    def failed(self) -> int:
+        """Messages that are pending, for a recovery or until their next attempt is due."""
+        for_the_next_drain = (self.count or 0) - (_undelivered(self.backlog) or 0)
+        return max(0, self.backlog.pending - self.in_flight - for_the_next_drain)
+
+    @property
     def trimmed(self) -> int:
         """Messages that the group was never given and that are no longer in the stream, where all are."""
         return (self.backlog.lag or 0) if self.backlog.oldest_undelivered_age_ms is None else 0

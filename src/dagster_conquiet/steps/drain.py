@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,17 +17,21 @@ from conquiet.consume.handler_kinds import PayloadType, new_handling
 from conquiet.consume.handling import Handler
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, DrainError
-from conquiet.mq import ConsumerConfig, MqAdmin, RetryPolicy, Topics, drain_partition
+from conquiet.logs import hiding_error_texts
+from conquiet.mq import ConsumerConfig, MqAdmin, RetryPolicy, Topic, Topics, drain_partition
 from conquiet.queue import Client, QueueConfig, QueueMessage, RedisStreamsQueue, peek_backlog
 from dagster_conquiet.config import LimitsConfig, TopicDrainConfig
 from dagster_conquiet.handlers import bound_handler
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
 from dagster_conquiet.steps.attempts import Attempt, Context, attempt_of
-from dagster_conquiet.steps.failing import log_failures, reason_to_fail, sentence_of
+from dagster_conquiet.steps.failures import log_failures, reason_to_fail, sentence_of
 from dagster_conquiet.steps.interrupts import interrupts_between_messages
-from dagster_conquiet.steps.metadata import Metadata, drain_metadata
+from dagster_conquiet.steps.metadata import Metadata, drain_metadata, page_link
 from dagster_conquiet.steps.retained import Retained, RetainedChannel
 from dagster_conquiet.steps.timeline import Timeline
+
+#: A limit ended it, and there is more.
+_TOO_SOON = ("max_messages", "max_duration")
 
 #: `drain`, `drain_stale` or `drain_partition` with everything but handler, engine and inbox.
 Drain = Callable[..., DrainReport]
@@ -64,11 +68,13 @@ def drain_in_step(
         if isinstance(spec, TopicDrainSpec):
             if partition is None:
                 partition = int(context.partition_key)
-            drain_it = _partition_drain(context, client, spec, config, attempt, partition)
-            return run_drain(context, client, spec, config, partial(drain_it, limits=limits))
-        queue = queue_of(client, spec, attempt)
-        earlier = _earlier_attempts(context, attempt, queue.consumer_names())
-        drain_it = partial(drain, queue, limits=limits, take_over_from=earlier)
+            topic = _topic_of(context, client, spec, partition)
+            consumer = _partition_consumer(context, topic, spec, config, attempt, partition)
+            drain_it = partial(drain_partition, topic, partition, spec.group, config=consumer, limits=limits)
+        else:
+            queue = queue_of(client, spec, attempt)
+            earlier = _earlier_attempts(context, attempt, queue.consumer_names())
+            drain_it = partial(drain, queue, limits=limits, take_over_from=earlier)
         return run_drain(context, client, spec, config, drain_it)
 
 
@@ -100,13 +106,18 @@ def run_drain(
     handler = timeline.counting(bound_handler(spec.load_handler(), context))
     engine = spec.resources.database_of(context).get_engine()
     try:
-        report = drain_it(handler=handler, engine=engine, inbox=spec.inbox, payload=spec.payload)
+        # What is logged to stderr is kept by Dagster too.
+        with nullcontext() if config.log_errors else hiding_error_texts():
+            report = drain_it(handler=handler, engine=engine, inbox=spec.inbox, payload=spec.payload)
     except DrainError as error:
         report = error.report
     after = peek_backlog(client, stream=report.stream, group=report.group)
-    metadata = drain_metadata(report, after, timeline)
+    link = page_link(spec.source)
+    metadata = drain_metadata(report, after, timeline) | link
     log_failures(context, report.failures, with_texts=config.log_errors)
-    if reason := reason_to_fail(report, spec.fail_when or config.fail_when):
+    # A step that was told to stop is canceled, whatever failed before.
+    is_canceled = report.stopped_by == "stop"
+    if not is_canceled and (reason := reason_to_fail(report, spec.fail_when or config.fail_when)):
         # Outside of the handling of the error, whose text may quote a message. To do the same again at once
         # helps if servers are unavailable, and not if messages are bad.
         is_outage = report.stopped_by in ("max_failures", *_TOO_SOON)
@@ -114,14 +125,7 @@ def run_drain(
     return report, metadata
 
 
-def _partition_drain(
-    context: Context,
-    client: Client,
-    spec: TopicDrainSpec,
-    config: TopicDrainConfig,
-    attempt: Attempt,
-    partition: int,
-) -> Drain:
+def _topic_of(context: Context, client: Client, spec: TopicDrainSpec, partition: int) -> Topic:
     topic = Topics(client).open(spec.topic)
     if spec.partitions is not None and topic.partition_count > spec.partitions:
         context.log.warning(
@@ -131,13 +135,23 @@ def _partition_drain(
         )
     if partition not in topic.partitions:
         raise PartitionMissingError(spec.topic, partition=partition, count=topic.partition_count)
-    owner = MqAdmin(client).owners(spec.topic, spec.group).partitions[partition].owner
-    consumer = ConsumerConfig(
+    return topic
+
+
+def _partition_consumer(
+    context: Context,
+    topic: Topic,
+    spec: TopicDrainSpec,
+    config: TopicDrainConfig,
+    attempt: Attempt,
+    partition: int,
+) -> ConsumerConfig:
+    owner = MqAdmin(topic.client).owners(spec.topic, spec.group).partitions[partition].owner
+    return ConsumerConfig(
         consumer_name=attempt.consumer_name,
         retry=RetryPolicy(max_attempts=config.max_attempts, base_delay_ms=config.retry_delay_ms),
         take_over_from=_earlier_attempts(context, attempt, [owner] if owner else []),
     )
-    return partial(drain_partition, topic, partition, spec.group, config=consumer)
 
 
 def read_again_in_step(
@@ -160,10 +174,6 @@ def read_again_in_step(
 
         every = replace(spec, fail_when=lambda report: bool(report.failed) or report.stopped_by in _TOO_SOON)
         return run_drain(context, client, every, config, read_again)
-
-
-#: A limit ended it, and there is more.
-_TOO_SOON = ("max_messages", "max_duration")
 
 
 def _earlier_attempts(context: Context, attempt: Attempt, names: list[str]) -> tuple[str, ...]:

@@ -8,6 +8,9 @@ from typing import Any
 
 from conquiet.queue.connection import as_text
 
+#: Large, and read already.
+_DATA = (b"data", "data")
+
 
 def json_of_entries(entries: Any) -> list[tuple[str, dict[str, Any] | None]]:
     """The id of each entry, and the JSON object in its field `data`; `None` if it has none."""
@@ -49,7 +52,3 @@ def pipes_entries(entries: Any) -> list[PipesEntry]:
             )
         )
     return read
-
-
-#: Large, and read already.
-_DATA = (b"data", "data")

@@ -10,7 +10,7 @@ import dagster as dg
 from conquiet.consume import DrainReport
 from conquiet.queue import BacklogStats
 from conquiet.settings import Settings
-from dagster_conquiet.steps.failing import failure_table
+from dagster_conquiet.steps.failures import failure_table
 from dagster_conquiet.steps.timeline import Timeline
 
 Metadata = dict[str, dg.MetadataValue[Any]]
@@ -32,7 +32,6 @@ def drain_metadata(report: DrainReport, after: BacklogStats, timeline: Timeline)
         **failure_table(report.failures),
         "stopped_by": dg.MetadataValue.text(report.stopped_by),
         **({"messages_over_time": dg.MetadataValue.md(picture)} if picture else {}),
-        **page_link(after.stream),
     }
 
 
@@ -49,8 +48,18 @@ def backlog_metadata(stats: BacklogStats) -> Metadata:
         "dagster/row_count": dg.MetadataValue.int(stats.length),
         "consumers": dg.MetadataValue.int(len(stats.consumers)),
         **{name: dg.MetadataValue.float(age / 1000) for name, age in ages.items() if age is not None},
-        **page_link(stats.stream),
     }
+
+
+def source_metadata(stats: BacklogStats, group: str | None) -> Metadata:
+    """What an observation of a stream, or of a partition, has; without a group, how long the stream is."""
+    metadata: Metadata = {
+        "last_id": dg.MetadataValue.text(stats.last_id),
+        "dagster/row_count": dg.MetadataValue.int(stats.length),
+    }
+    if group is None:
+        return metadata
+    return {"group": dg.MetadataValue.text(group)} | metadata | backlog_metadata(stats)
 
 
 def page_link(name: str) -> Metadata:

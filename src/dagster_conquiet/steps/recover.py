@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from conquiet.consume import DrainReport, drain_stale
+from conquiet.queue import RedisStreamsQueue
 from dagster_conquiet.config import ClaimStaleConfig
 from dagster_conquiet.specs import DrainSpec
-from dagster_conquiet.steps.attempts import Context
+from dagster_conquiet.steps.attempts import Attempt, Context
 from dagster_conquiet.steps.drain import opened_step, queue_of, run_drain
 from dagster_conquiet.steps.metadata import Metadata
 
@@ -22,11 +23,17 @@ def recover_in_step(
     with opened_step(context, spec, config) as (client, attempt, limits):
         queue = queue_of(client, spec, attempt)
         drain_it = partial(drain_stale, queue, limits=limits, min_idle_ms=config.min_idle_ms)
-        result = run_drain(context, client, spec, config, drain_it)
-        removed = 0
-        for name in queue.consumer_names():
-            run = context.instance.get_run_by_id(name.partition(".")[0])
-            if name == attempt.consumer_name or (run is not None and run.is_finished):
-                removed += queue.remove_consumer(name)
-        context.log.info("removed %d consumers of finished steps", removed)
-        return result
+        try:
+            return run_drain(context, client, spec, config, drain_it)
+        finally:
+            # Also if messages failed: then it fails every time.
+            _remove_consumers(context, queue, attempt)
+
+
+def _remove_consumers(context: Context, queue: RedisStreamsQueue, attempt: Attempt) -> None:
+    removed = 0
+    for name in queue.consumer_names():
+        run = context.instance.get_run_by_id(name.partition(".")[0])
+        if name == attempt.consumer_name or (run is not None and run.is_finished):
+            removed += queue.remove_consumer(name)
+    context.log.info("removed %d consumers of finished steps", removed)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from conquiet.consume.channel import KeyOf
+from conquiet.consume.channel import KeyOf, described_entry
 from conquiet.consume.outcome import Ack, Outcome, Settlement, Skipped
 from conquiet.consume.report import Elsewhere
 from conquiet.errors import MalformedEntry, MalformedEntryError, MessageRejectedError
@@ -123,6 +123,9 @@ class RetainedChannel:
 
     def as_delivered(self, msg: QueueMessage) -> QueueMessage:
         return replace(msg, payload=decode_payload(msg.data))
+
+    def described(self, delivered: QueueMessage | MalformedEntry) -> tuple[str, int]:
+        return described_entry(delivered, self)
 
     def __str__(self) -> str:
         return f"stream {self.stream!r} from {self._retained.ids[0]} to {self._retained.ids[1]}"

@@ -51,6 +51,12 @@ class DeadLetters:
 
     Raises:
         TopicError: of every method, if the topic is not there, or was deleted since it was opened.
+
+    Examples:
+        >>> letters = DeadLetters(topic)
+        >>> letters.count()
+        0
+        >>> report = letters.replay_all(error_type="NoStockError", dry_run=True)
     """
 
     def __init__(self, topic: Topic | str) -> None:

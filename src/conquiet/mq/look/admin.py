@@ -39,6 +39,12 @@ class MqAdmin:
     Raises:
         QueueError: of every method, if Redis failed; what could not be read never counts as empty.
         TopicError: of every method, if the topic or the group is not there.
+
+    Examples:
+        >>> admin = MqAdmin(client)
+        >>> [stats.name for stats in admin.topics() if stats.name == "shipments"]
+        ['shipments']
+        >>> removed = admin.trim("shipments", retention_length=1_000, dry_run=True)
     """
 
     def __init__(self, client: Client) -> None:
@@ -75,10 +81,20 @@ class MqAdmin:
         sort: PendingSort = "idle",
         min_idle_ms: int = 0,
         consumer: str | None = None,
+        most_read: int | None = None,
     ) -> PendingPage:
-        """One page of what was delivered and not settled; delivers nothing and counts no delivery."""
+        """One page of what was delivered and not settled; delivers nothing and counts no delivery.
+
+        Args:
+            most_read: with `min_idle_ms`, look at so many at the most; without, the server looks at all.
+        """
         query = PendingQuery(
-            limit=limit, cursor=cursor, sort=sort, min_idle_ms=min_idle_ms, consumer=consumer
+            limit=limit,
+            cursor=cursor,
+            sort=sort,
+            min_idle_ms=min_idle_ms,
+            consumer=consumer,
+            most_read=most_read,
         )
         opened = self._open(topic)
         return pending_page(opened, group, partitions_with(opened, group), query)

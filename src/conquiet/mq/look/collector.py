@@ -51,6 +51,11 @@ class MqCollector(Collector):
 
     If Redis or a topic cannot be read, `conquiet_mq_up` is 0 and there is no other figure: some of them would
     look like all.
+
+    Examples:
+        >>> from prometheus_client import CollectorRegistry
+        >>> registry = CollectorRegistry()
+        >>> registry.register(MqCollector(client))
     """
 
     def __init__(

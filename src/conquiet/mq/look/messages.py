@@ -60,7 +60,11 @@ class MessagePage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageQuery:
-    """Which messages; newest first unless said otherwise."""
+    """Which messages; newest first unless said otherwise.
+
+    Examples:
+        >>> query = MessageQuery(limit=100, oldest_first=True, text="order_id")
+    """
 
     limit: int = 50
     cursor: str | None = None
@@ -103,6 +107,11 @@ class MessageBrowser:
     Raises:
         QueueError: of every method, if Redis failed.
         TopicError: of every method, if the topic or the message is not there.
+
+    Examples:
+        >>> page = MessageBrowser(client).page("shipments", MessageQuery(limit=10, key="ann"))
+        >>> {message.key for message in page.messages} <= {"ann"}
+        True
     """
 
     def __init__(self, client: Client) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
 from typing import Any, Literal, Self
@@ -70,6 +70,9 @@ class PendingQuery:
     min_idle_ms: int = 0
     #: Only those of this consumer.
     consumer: str | None = None
+    #: With `min_idle_ms`: look at so many at the most. Else the server looks at all of them in one command,
+    #: and does nothing else meanwhile.
+    most_read: int | None = None
 
     def __post_init__(self) -> None:
         check_positive_int("limit", self.limit)
@@ -80,7 +83,8 @@ class PendingQuery:
 
 def pending_page(topic: Topic, group: str, partitions: Collection[int], query: PendingQuery) -> PendingPage:
     """One page of the group's pending entries in these partitions."""
-    if query.sort == "id":
+    is_bounded = query.most_read is not None and query.min_idle_ms > 0
+    if query.sort == "id" and not is_bounded:
         after = None if query.cursor is None else Position.parse(query.cursor)
         streams = [
             _entries(topic, group, partition, query, "-" if after is None else after.start_in(partition))
@@ -89,15 +93,18 @@ def pending_page(topic: Topic, group: str, partitions: Collection[int], query: P
         entries = tuple(islice(merge(*streams, key=lambda entry: entry.position), query.limit))
         is_full = len(entries) == query.limit
         return PendingPage(entries=entries, cursor=str(entries[-1].position) if is_full else None)
-    share = max(1, _MAX_SORTED // len(partitions))
+    most = _MAX_SORTED if query.most_read is None else query.most_read
+    share = max(1, most // len(partitions))
+    read = replace(query, min_idle_ms=0) if is_bounded else query
     found: list[PendingEntry] = []
     is_complete = True
     for partition in partitions:
-        some = list(islice(_entries(topic, group, partition, query), share + 1))
+        some = list(islice(_entries(topic, group, partition, read), share + 1))
         is_complete = is_complete and len(some) <= share
-        found += some[:share]
-    by_idle = query.sort == "idle"
-    found.sort(key=lambda entry: (-(entry.idle_ms if by_idle else entry.deliveries), entry.position))
+        found += [entry for entry in some[:share] if entry.idle_ms >= query.min_idle_ms]
+    figures = {"id": None, "idle": "idle_ms", "deliveries": "deliveries"}
+    figure = figures[query.sort]
+    found.sort(key=lambda entry: (0 if figure is None else -getattr(entry, figure), entry.position))
     begin = int(query.cursor or 0)
     end = begin + query.limit
     cursor = str(end) if end < len(found) else None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from conquiet.consume.byte_budget import ByteBudget
-from conquiet.consume.channel import KeyOf
+from conquiet.consume.channel import KeyOf, described_entry
 from conquiet.consume.outcome import Outcome, Settlement
 from conquiet.consume.report import Elsewhere
 from conquiet.errors import LeaseLostError, MalformedEntry
@@ -225,8 +225,7 @@ class PartitionChannel:
 
     def described(self, delivered: MqMessage | MalformedEntry) -> tuple[str, int]:
         """As `Channel.described`."""
-        attempt = delivered.delivery_count if isinstance(delivered, MalformedEntry) else delivered.attempt
-        return f"entry {delivered.id} of {self}", attempt
+        return described_entry(delivered, self)
 
     def __str__(self) -> str:
         return str(self.partition)

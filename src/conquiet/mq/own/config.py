@@ -20,10 +20,15 @@ DEFAULT_MAX_BYTES = 2 * BATCH_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How a consumer of partitions behaves; the defaults suit handlers from microseconds to hours."""
+    """How a consumer of partitions behaves; the defaults suit handlers from microseconds to hours.
+
+    Examples:
+        >>> config = ConsumerConfig(lease_ttl_ms=30_000, retry=RetryPolicy(max_attempts=3), ordering="strict")
+    """
 
     #: Unique among live processes: of two with one name, one waits until the other's leases expire.
     consumer_name: str = field(default_factory=unique_consumer_name)
+    #: How often, how soon and after which exceptions a failed message is tried again.
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     #: "in_place": a retried message keeps its id and is seen by this group alone. "requeue": a copy is added
     #: later, for this group.
@@ -43,6 +48,7 @@ class ConsumerConfig:
     concurrency: int = 1
     #: As `DrainLimits.order_by`: another order than that of the keys, or `False` for none.
     order_by: OrderBy | None = None
+    #: The most messages that one read of a partition asks for.
     batch_size: int = DEFAULT_BATCH_SIZE
     #: The most bytes of messages that this consumer has in memory, as they are in Redis, over all partitions
     #: that it owns: a partition waits for its turn before it reads on. A message needs two to five times as

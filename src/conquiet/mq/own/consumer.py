@@ -42,6 +42,14 @@ class PartitionConsumer(Background):
 
     A `with` block, or `start()`, runs it in a thread. Messages of a partition are handled one by one; with an
     engine the handler gets a `DbSession`, and the message is settled after its commit. Else as in `drain`.
+
+    Examples:
+        >>> from threading import Thread
+        >>> consumer = PartitionConsumer(topic, "audit", ship, engine, config=ConsumerConfig(block_ms=50))
+        >>> thread = Thread(target=consumer.run)  # in a program: consumer.run(), until a signal stops it
+        >>> thread.start()
+        >>> consumer.stop()
+        >>> thread.join()
     """
 
     def __init__(

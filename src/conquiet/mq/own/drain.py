@@ -55,6 +55,11 @@ def drain_partition(
     Raises:
         PartitionBusyError: another consumer owns the partition.
         LeaseLostError: the lease was lost meanwhile; what was not settled is handled again by its new owner.
+
+    Examples:
+        >>> report = drain_partition(topic, 0, "couriers", ship, engine, DrainLimits(idle_ms=50))
+        >>> report.partition
+        0
     """
     topic = topic_to_drain(topic)
     check_topic_part("group", group)

@@ -64,6 +64,11 @@ def drain_topic(
 
     Raises:
         LeaseLostError: a lease was lost meanwhile; what was not settled is handled again by its new owner.
+
+    Examples:
+        >>> report = drain_topic(topic, "couriers", ship, engine, DrainLimits(idle_ms=50), inbox=True)
+        >>> report.failed
+        0
     """
     topic = topic_to_drain(topic)
     check_topic_part("group", group)

@@ -14,19 +14,28 @@ Backoff = Literal["fixed", "exponential", "jitter"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often, how soon, and after which exceptions."""
+    """How often, how soon, and after which exceptions.
+
+    Examples:
+        >>> policy = RetryPolicy(backoff="exponential", base_delay_ms=500, never_on=(KeyError,))
+        >>> [policy.delay_ms(attempt) for attempt in (1, 2, 3)]
+        [500, 1000, 2000]
+    """
 
     #: Deliveries in all, the first one included; a worker that dies counts too.
     max_attempts: int = 5
     #: "fixed": the base each time. "exponential": doubling. "jitter": decorrelated, between the base and
     #: three times the last delay, so that messages that failed together do not come back together.
     backoff: Backoff = "jitter"
+    #: The wait after the first attempt.
     base_delay_ms: int = 1_000
+    #: The longest wait.
     max_delay_ms: int = 60_000
     #: Only these exceptions are retried; any other goes to the dead letters at once.
     retry_on: tuple[type[Exception], ...] = (Exception,)
     #: Never these, even if `retry_on` has a parent of theirs.
     never_on: tuple[type[Exception], ...] = ()
+    #: Where jitter comes from; a seeded one gives the same delays again.
     random: random.Random = field(default_factory=random.Random, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -16,6 +16,16 @@ class AsyncProducer:
     """`Producer` for an event loop: the same calls, checks, scripts and errors, awaited.
 
     Several tasks may use one at the same time.
+
+    Examples:
+        >>> import asyncio
+        >>> async def ship_later(order_id):
+        ...     opened = open_async_client(server.url)  # one for the application
+        ...     try:
+        ...         return await AsyncProducer(opened).send("shipments", {"order_id": order_id}, key="ann")
+        ...     finally:
+        ...         await opened.aclose()
+        >>> entry_id = asyncio.run(ship_later(7))
     """
 
     def __init__(self, client: AsyncClient, **options: Any) -> None:

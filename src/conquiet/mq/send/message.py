@@ -13,7 +13,13 @@ from conquiet.payload import Payload, PayloadCodec, Sendable, as_json_object
 # Not frozen, as one is made for every message sent: that would double what it costs.
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """One message to send."""
+    """One message to send.
+
+    Examples:
+        >>> messages = [Message(payload={"order_id": n}, key=str(n)) for n in range(3)]
+        >>> len(Producer(client).send_many("shipments", messages))
+        3
+    """
 
     payload: Sendable
     key: str | None = None

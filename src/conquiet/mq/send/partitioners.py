@@ -9,7 +9,14 @@ from typing import Protocol
 
 
 class Partitioner(Protocol):
-    """Chooses a partition from 0 to `partition_count` - 1."""
+    """Chooses a partition from 0 to `partition_count` - 1.
+
+    Examples:
+        >>> class ByCountry:
+        ...     def partition_for(self, key, partition_count):
+        ...         return 0 if key == "de" else 1 % partition_count
+        >>> producer = Producer(client, partitioner=ByCountry())
+    """
 
     def partition_for(self, key: str | None, partition_count: int) -> int:
         """The partition of a message with this key."""
@@ -19,6 +26,10 @@ class HashPartitioner:
     """A key's hash modulo the partition count; messages without a key go round.
 
     Growing a topic moves nearly every key to another partition.
+
+    Examples:
+        >>> HashPartitioner().partition_for("ann", 4) == HashPartitioner().partition_for("ann", 4)
+        True
     """
 
     def __init__(self) -> None:
@@ -34,7 +45,11 @@ class HashPartitioner:
 
 
 class ConsistentHashPartitioner(HashPartitioner):
-    """Jump consistent hashing: growing from P to P + 1 partitions moves one key in P + 1, to the new one."""
+    """Jump consistent hashing: growing from P to P + 1 partitions moves one key in P + 1, to the new one.
+
+    Examples:
+        >>> producer = Producer(client, partitioner=ConsistentHashPartitioner())
+    """
 
     def _partition_of(self, hashed: int, partition_count: int) -> int:
         # Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm".
@@ -47,7 +62,13 @@ class ConsistentHashPartitioner(HashPartitioner):
 
 
 class RoundRobinPartitioner:
-    """One after the other, whatever the key; the start differs between producers."""
+    """One after the other, whatever the key; the start differs between producers.
+
+    Examples:
+        >>> partitioner = RoundRobinPartitioner()
+        >>> len({partitioner.partition_for(None, 3) for _ in range(3)})
+        3
+    """
 
     def __init__(self) -> None:
         self._next = itertools.count(random.randrange(1 << 30))  # noqa: S311 -- spreads load, hides nothing

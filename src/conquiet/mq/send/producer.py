@@ -31,6 +31,11 @@ class Producer:
 
     Raises:
         TopicError: of every method that sends, if the name is neither a topic nor a stream that is there.
+
+    Examples:
+        >>> producer = Producer(client)
+        >>> entry_id = producer.send("shipments", {"order_id": 7}, key="ann")  # one key, one order
+        >>> later = producer.send("shipments", {"order_id": 8}, key="ann", delay_ms=60_000)
     """
 
     def __init__(

@@ -12,6 +12,8 @@ from conquiet.queue.stream import HANDED_BACK_IDLE_MS
 
 _SORTS = ("id", "idle", "deliveries")
 _ROWS = 50
+#: Entries that are looked at to find those that are idle for long enough: the server would look at all.
+_MOST_READ = 5_000
 
 
 def read(site: Site, query: Query) -> dict[str, Any]:
@@ -31,6 +33,7 @@ def read(site: Site, query: Query) -> dict[str, Any]:
             sort=sort,  # type: ignore[arg-type]  # one of them
             min_idle_ms=query.duration("min_idle") or 0,
             consumer=query.text("consumer"),
+            most_read=_MOST_READ,
         )
     return {
         "name": name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Literal, NamedTuple
 
@@ -11,7 +11,10 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from conquiet.queue.config import QueueConfig
 from conquiet.queue.connection import Client, as_text, execute
 from conquiet.queue.lua import Argument, LuaScript
-from conquiet.queue.message import QueueMessage, RawEntry
+from conquiet.queue.message import RawEntry
+
+#: What becomes of an entry that stays pending.
+PendingChange = Literal["renew", "release", "hand_back"]
 
 _CREATE_GROUP, _ACK_AND_READ, _CHANGE_PENDING, _TAKE_FROM, _REMOVE_CONSUMER, _ENQUEUE_ONCE = (
     LuaScript(files(__name__).joinpath(f"{name}.lua").read_bytes())
@@ -56,11 +59,15 @@ def ack_and_read(
 def change_pending(
     client: Client,
     config: QueueConfig,
-    change: Literal["renew", "hand_back"],
-    messages: Sequence[QueueMessage],
+    change: PendingChange,
+    counts: Mapping[str, int],
 ) -> set[str]:
-    """Renew or hand back messages; returns the ids of those that were still pending at the consumer."""
-    entries = [part for message in messages for part in (message.id, message.delivery_count)]
+    """Renew, release or hand back entries; returns the ids of those that were still pending at the consumer.
+
+    Args:
+        counts: how often each was delivered, by entry id.
+    """
+    entries = [part for entry_id, count in counts.items() for part in (entry_id, count)]
     arguments = [config.consumer_group.encode(), config.consumer_name.encode(), change, *entries]
     return {entry_id.decode() for entry_id in _CHANGE_PENDING.run(client, [config.stream_key], arguments)}
 

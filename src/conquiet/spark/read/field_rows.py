@@ -39,6 +39,9 @@ class FieldRowMaker:
         by_name = [_by_name(entries.fields_at(index)) for index in range(len(entries))]
         arrays: dict[str, pa.Array] = {}
         problems: _Problems = {}
+        if self.columns.are_guessed and "data" not in self.schema.names:
+            reason = "it has the field `data` alone, which is not asked for; if that is meant, give `fields`"
+            problems |= {index: reason for index, fields in enumerate(by_name) if fields.keys() == {b"data"}}
         for field in self.schema:
             of_entry = self.columns.of_entries.get(field.name)
             if of_entry is not None:

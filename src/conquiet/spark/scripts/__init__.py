@@ -193,10 +193,13 @@ class TaskKey:
         return keys if self.run is None else [*keys, self.run.runs_key, self.run.rows_key]
 
 
-def rows_recorded(client: Client, key: str) -> int:
-    """How many rows of a task the server knows of in one stream."""
-    length = int(run_command(client, "STRLEN", key.encode(), stream=key, group=None))
-    return max(0, length - _BEFORE_HASHES) // 8
+def rows_recorded(client: Client, keys: Sequence[str]) -> list[int]:
+    """For each key of a task and a stream, how many rows the server knows of; in one round trip."""
+    pipeline: Any = client.pipeline(transaction=False)
+    for key in keys:
+        pipeline.strlen(key)
+    with visible_errors("STRLEN", stream=keys[0] if keys else "", group=None):
+        return [max(0, int(length) - _BEFORE_HASHES) // 8 for length in pipeline.execute()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,11 +136,12 @@ def _check_records(options: WriteOptions, messages: Sequence[WriterCommitMessage
     since_ms = time.time_ns() // 1_000_000 - options.dedupe_window_ms
     written = [one for one in messages if isinstance(one, WrittenRows) and one.ended_ms > since_ms]
 
+    records = {key: rows for message in written for key, rows in message.records.items()}
+
     def check(client: Client) -> None:
-        for message in written:
-            for key, rows in message.records.items():
-                if (there := rows_recorded(client, key)) < rows:
-                    raise RowsLostError(stream=key, rows=rows - there)
+        for (key, rows), there in zip(records.items(), rows_recorded(client, list(records)), strict=True):
+            if there < rows:
+                raise RowsLostError(stream=key, rows=rows - there)
 
     connected(options.address, Patience(options.retry_timeout_ms), check)
 

@@ -73,7 +73,12 @@ class Chain:
 
 
 def chain(*steps: TaskCall | Chain | Group) -> Chain:
-    """Run steps one after the other."""
+    """Run steps one after the other.
+
+    Examples:
+        >>> chain(price.call(2, 5), price.partial(3)).enqueue().result(60)
+        30
+    """
     return Chain(steps)
 
 
@@ -83,6 +88,10 @@ def group(*members: TaskCall | Chain | Group | Iterable[TaskCall], on_error: OnE
     Args:
         on_error: what a failed member means for the step behind the group: "fail" ends the canvas, "pass"
             gives it `{"error": …}` in the place of the result.
+
+    Examples:
+        >>> group(price.call(n, 10) for n in range(3)).enqueue().results(60)
+        [0, 10, 20]
     """
     flat: list[TaskCall | Chain | Group] = []
     for member in members:
@@ -96,7 +105,12 @@ def group(*members: TaskCall | Chain | Group | Iterable[TaskCall], on_error: OnE
 def chord(
     members: Iterable[TaskCall | Chain | Group], body: TaskCall, *, on_error: OnError = "fail"
 ) -> Chain:
-    """Run members at once, and the body with the list of their results once all of them have ended."""
+    """Run members at once, and the body with the list of their results once all of them have ended.
+
+    Examples:
+        >>> chord([price.call(n, 10) for n in range(3)], total.partial()).enqueue().result(60)
+        30
+    """
     return Chain((Group(tuple(members), on_error), body))
 
 

@@ -33,7 +33,13 @@ class MemberError:
 
 @dataclass(frozen=True, slots=True)
 class GroupHandle:
-    """A group that was enqueued."""
+    """A group that was enqueued.
+
+    Examples:
+        >>> handle = group([price.call(1, 1), price.call(2, 2)]).enqueue()
+        >>> handle.results(60)
+        [1, 4]
+    """
 
     id: str
     queue: str

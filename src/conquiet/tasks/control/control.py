@@ -66,6 +66,10 @@ class Control:
 
     What is to last (revoked, paused, rates) is written to Redis first, so that a worker that starts later
     knows it too. Then it is broadcast to every worker, whose answers are waited for, up to `timeout_s`.
+
+    Examples:
+        >>> answers = app.control.pause("mails")  # of all workers, also of those that start later
+        >>> answers = app.control.resume("mails")
     """
 
     def __init__(self, app: ControlledApp) -> None:

@@ -26,7 +26,12 @@ class PriorityStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """One queue, at one moment."""
+    """One queue, at one moment.
+
+    Examples:
+        >>> app.control.queue("mails").queue
+        'mails'
+    """
 
     queue: str
     is_paused: bool

@@ -41,7 +41,13 @@ class ScheduleOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What is enqueued when; one of `cron`, `every`, `at` and `calendar` says when."""
+    """What is enqueued when; one of `cron`, `every`, `at` and `calendar` says when.
+
+    Examples:
+        >>> schedule = app.schedule("nightly", total, {"cents": []}, cron="0 2 * * *", tz="Europe/Berlin")
+        >>> schedule.name
+        'nightly'
+    """
 
     name: str
     target: Target

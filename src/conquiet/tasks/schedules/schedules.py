@@ -66,7 +66,14 @@ class KeptSchedule:
 
 
 class Schedules:
-    """The schedules of an app; `app.schedules` is one."""
+    """The schedules of an app; `app.schedules` is one.
+
+    Examples:
+        >>> app.schedules.apply(app.new_schedule("weekly", total, {"cents": []}, cron="0 3 * * 1"))
+        (1, True)
+        >>> app.schedules.get("weekly").name
+        'weekly'
+    """
 
     def __init__(self, app: ScheduledApp) -> None:
         self._app = app
@@ -238,7 +245,13 @@ class Schedules:
 
 
 def next_occurrences(schedule: Schedule, count: int, after_ms: int | None = None) -> list[tuple[int, int]]:
-    """The next planned times, each with the time at which it is due, ms."""
+    """The next planned times, each with the time at which it is due, ms.
+
+    Examples:
+        >>> schedule = app.new_schedule("hourly", total, {"cents": []}, cron="0 * * * *")
+        >>> len(next_occurrences(schedule, 3))
+        3
+    """
     moment = clock.now_ms() if after_ms is None else after_ms
 
     def planned() -> Iterator[int]:

@@ -15,11 +15,18 @@ Pool = Literal["process", "thread", "async"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """One worker."""
+    """One worker.
 
+    Examples:
+        >>> config = WorkerConfig(queues=("mails", "default"), pool="process", max_tasks_per_child=1_000)
+    """
+
+    #: The queues that it reads, in turn.
     queues: tuple[str, ...] = ("default",)
     #: How many tasks run at once.
     concurrency: int = field(default_factory=lambda: os.cpu_count() or 1)
+    #: Where tasks run: "process", in children that a hard time limit can kill; "thread"; or "async", in
+    #: threads, and `async def` on one event loop.
     pool: Pool = "process"
     #: Tasks that a worker reserves for each one that it runs. Quick ones are read in larger batches; while
     #: one runs for longer than 0.1 s, what is reserved behind it is free for other workers.
@@ -28,9 +35,11 @@ class WorkerConfig:
     heartbeat_ttl_s: float = 15.0
     #: A child process is replaced after so many tasks, or when it has so much memory.
     max_tasks_per_child: int | None = None
+    #: A child process is replaced when it has so much memory.
     max_memory_mb: int | None = None
     #: How long the database may be unavailable before the worker ends.
     max_outage_s: float = 300.0
+    #: Unique among live workers; host, pid and a few random digits unless given.
     name: str = field(default_factory=lambda: f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}")
 
     def __post_init__(self) -> None:

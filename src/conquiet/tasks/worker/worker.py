@@ -27,6 +27,12 @@ class Worker:
 
     Args:
         execution: how functions are called; without, as the pool says, which refuses hard time limits.
+
+    Examples:
+        >>> second = Worker(app, WorkerConfig(pool="thread", concurrency=1))
+        >>> second.start()  # in production: conquiet worker shop:app
+        >>> second.stop()
+        >>> second.join()
     """
 
     def __init__(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dagster import DagsterInstance, DagsterRunStatus, RunRecord
 
-from dagster_conquiet.steps.runs import last_sign_of_life
+from dagster_conquiet.steps.runs import holders_of_pool, last_sign_of_life
 
 #: A recovery lives in the group too, and takes no new messages.
 RECOVERY = "claim_stale__"
 #: A run that is being launched writes no events until its process is up, as in a new container.
 _LAUNCH_S = 300.0
-_PARTITION = "dagster/partition"
-_RANGE_START = "dagster/asset_partition_range_start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,31 +34,36 @@ def who_works(
     live: Iterable[str],
     *,
     what: str,
+    pool: str,
     stalled_after_s: float,
 ) -> Working:
     """Match the runs in progress with the live consumers.
 
     A run that was killed stays "started" for ever if nothing monitors runs: without a live consumer, and
-    without an event for `stalled_after_s`, it does not count.
+    without an event for `stalled_after_s`, it does not count; beside another such run, for twice as long.
 
     Args:
         runs: those in progress that may drain it.
         live: the consumers that are alive in it, by their heartbeats or leases.
         what: the name of the stream or the partition, for the sentences.
+        pool: that of the drains.
     """
     drains = sorted(name for name in live if not name.partition(".")[2].startswith(RECOVERY))
     reasons: dict[str, str] = {}
-    stalled = []
-    for record in runs:
+    stalled: list[str] = []
+    # The oldest first: those that come after one that was killed have longer.
+    for record in sorted(runs, key=lambda record: record.storage_id):
         run = record.dagster_run
-        silent_s = time.time() - last_sign_of_life(instance, record)
         if any(name.partition(".")[0] == run.run_id for name in drains):
             reasons[run.run_id] = f"run {run.run_id} drains {what}"
-        elif run.status == DagsterRunStatus.QUEUED or silent_s < (
-            max(_LAUNCH_S, stalled_after_s) if run.status == DagsterRunStatus.STARTING else stalled_after_s
-        ):
+        elif _is_about_to_begin(instance, record, stalled_after_s * 2 ** len(stalled)):
             status = run.status.value.lower()
             reasons[run.run_id] = f"run {run.run_id} of {run.job_name!r} is in progress ({status})"
+        elif holders := holders_of_pool(instance, pool, waiting_run=run.run_id):
+            # Another run would wait for it too.
+            reasons[run.run_id] = (
+                f"run {run.run_id} waits for a slot of pool {pool!r}, which has run {', '.join(holders)}"
+            )
         else:
             stalled.append(run.run_id)
     for name in drains:
@@ -69,6 +72,10 @@ def who_works(
     return Working(reasons=tuple(reasons.values()), names=tuple(reasons), stalled=tuple(stalled))
 
 
-def concerns_partition(tags: Mapping[str, str], partition_key: str | None) -> bool:
-    """Whether a run with these tags may drain the partition; one of a range of partitions may drain each."""
-    return partition_key is None or _RANGE_START in tags or tags.get(_PARTITION) == partition_key
+def _is_about_to_begin(instance: DagsterInstance, record: RunRecord, stalled_after_s: float) -> bool:
+    status = record.dagster_run.status
+    if status == DagsterRunStatus.QUEUED:
+        return True
+    if status == DagsterRunStatus.STARTING:
+        stalled_after_s = max(_LAUNCH_S, stalled_after_s)
+    return time.time() - last_sign_of_life(instance, record) < stalled_after_s

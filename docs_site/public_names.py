@@ -1,0 +1,192 @@
+"""Every public name, where it is defined, and the page of the reference that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+
+#: The pages, and what they are of.
+PAGES = {
+    "conquiet": ("conquiet", "The core: streams, drains, the inbox and the outbox."),
+    "mq": ("conquiet.mq", "Topics of partitions: sending, consuming, dead letters, administration."),
+    "tasks": ("conquiet.tasks", "Functions by name: the app, workers, results, chains, schedules."),
+    "spark": (
+        "conquiet.spark",
+        "Streams as DataFrames; every option of the data source is in [Options](../options.md#spark).",
+    ),
+    "dagster": ("dagster_conquiet", "Resources, assets, ops, jobs, sensors, checks and components."),
+}
+#: What the examples of a page have at hand, as the page shows it.
+_CORE = """from sqlalchemy import create_engine, text
+
+from conquiet import *
+
+server = EmbeddedServer()
+server.start()
+client = open_client(server.url)
+engine = create_engine("sqlite:///shop.db")
+with engine.begin() as connection:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS bills (order_id INTEGER)"))
+
+
+def bill(msg, session):
+    session.execute(text("INSERT INTO bills (order_id) VALUES (:order_id)"), msg.payload)
+
+
+queue = RedisStreamsQueue(client, QueueConfig("orders", "billing", "worker-1"))
+"""
+_MQ = """
+from conquiet.mq import *
+
+topic = Topics(client).create("shipments", partitions=2)
+
+
+def ship(msg, session):
+    return Ack() if msg.key else Retry(delay_ms=60_000)
+"""
+_TASKS = """
+from conquiet.tasks import *
+
+app = TaskApp(server.url, database=engine)
+
+
+@app.task
+def price(quantity: int, cents: int) -> int:
+    return quantity * cents
+
+
+@app.task
+def total(cents: list[int]) -> int:
+    return sum(cents)
+
+
+worker = Worker(app, WorkerConfig(pool="thread", concurrency=2))
+worker.start()
+"""
+_SPARK = """
+import os
+import sys
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from conquiet.spark import *
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+"""
+_DAGSTER = """import dagster as dg
+from sqlalchemy import text
+
+from dagster_conquiet import *
+
+
+def bill(msg, session):
+    session.execute(text("INSERT INTO bills (order_id) VALUES (:order_id)"), msg.payload)
+
+
+orders = DrainSpec(stream="orders", group="billing", handler=bill)
+shipments = TopicDrainSpec(topic="shipments", group="couriers", handler=bill)
+"""
+_AIRFLOW = """from airflow.sdk import DAG, Asset, AssetWatcher
+from sqlalchemy import text
+
+
+def bill(msg, session):
+    session.execute(text("INSERT INTO bills (order_id) VALUES (:order_id)"), msg.payload)
+"""
+PREPARATIONS = {
+    "conquiet": _CORE,
+    "mq": _CORE + _MQ,
+    "tasks": _CORE + _TASKS,
+    "spark": _CORE + _MQ + _SPARK,
+    "dagster": _DAGSTER,
+    "airflow": _AIRFLOW,
+}
+#: Airflow's classes are imported from their modules.
+AIRFLOW = (
+    "hooks.redis_streams:RedisStreamsHook",
+    "operators.drain:DrainOperator",
+    "operators.claim_stale:ClaimStaleOperator",
+    "operators.enqueue:EnqueueOperator",
+    "operators.task:TaskOperator",
+    "operators.dead_letters:ReplayDeadLettersOperator",
+    "operators.trim:TrimOperator",
+    "operators.consumers:PruneConsumersOperator",
+    "operators.spark:SparkPublishOperator",
+    "sensors.backlog:BacklogSensor",
+    "sensors.drain:DrainSensor",
+    "sensors.message:MessageSensor",
+    "triggers.backlog:BacklogTrigger",
+    "triggers.message:MessageTrigger",
+    "triggers.task:TaskTrigger",
+    "queues.redis_stream:RedisStreamMessageQueueProvider",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PublicName:
+    """What users import."""
+
+    #: As in "conquiet.mq".
+    package: str
+    name: str
+
+    def load(self) -> object:
+        """The class or function itself."""
+        value: object = getattr(import_module(self.package), self.name)
+        return value
+
+    @property
+    def path(self) -> str:
+        """Where it is defined, for programs that read the source."""
+        return f"{getattr(self.load(), '__module__', self.package)}.{self.name}"
+
+    @property
+    def heading(self) -> str:
+        """What the page calls it: Airflow's classes with the module that they are imported from."""
+        return str(self) if self.package.startswith("airflow_provider_conquiet") else self.name
+
+    def __str__(self) -> str:
+        return f"{self.package}.{self.name}"
+
+
+def public_names(page: str) -> Iterator[PublicName]:
+    """The names of one page."""
+    if page == "airflow":
+        for reference in AIRFLOW:
+            module, _, name = reference.partition(":")
+            yield PublicName(f"airflow_provider_conquiet.{module}", name)
+        return
+    package, _ = PAGES[page]
+    for name in sorted(import_module(package).__all__, key=lambda one: (not one[0].isupper(), one)):
+        if name[0] != "_":
+            yield PublicName(package, name)
+
+
+def reference_page(page: str) -> str:
+    """The page, for mkdocstrings to fill in."""
+    if page == "airflow":
+        arguments = "every argument is in [Options](../options.md#airflow)"
+        head = f"# The Airflow provider\n\nHook, operators, sensors, triggers; {arguments}.\n"
+    else:
+        head = f"# {PAGES[page][0]}\n\n{PAGES[page][1]}\n"
+    if page in PREPARATIONS:
+        head += f"\nThe examples of this page begin with:\n\n```python\n{PREPARATIONS[page]}```\n"
+    return head + "".join(
+        f"\n::: {one.path}\n    options: {{heading: {one.heading}}}\n" for one in public_names(page)
+    )
+
+
+def main() -> None:
+    REFERENCE.mkdir(exist_ok=True)
+    for page in (*PAGES, "airflow"):
+        (REFERENCE / f"{page}.md").write_text(reference_page(page))
+
+
+if __name__ == "__main__":
+    main()

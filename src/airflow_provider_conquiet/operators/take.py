@@ -1,0 +1,87 @@
+"""TakeOperator: messages for one DAG run, which are acked when the run has succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_conquiet.airflow_names import AirflowSkipException
+from airflow_provider_conquiet.arguments import failing_at_once, number, optional_number
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.links import DocumentationLink
+from airflow_provider_conquiet.reports import Report
+from airflow_provider_conquiet.run_messages import MOST_MESSAGES, RunMessages
+from airflow_provider_conquiet.task_try import TaskTry
+from conquiet.queue.config import CLAIM_IDLE_MS
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class TakeOperator(BaseOperator):
+    """Takes messages for the run, first what failed runs handed back; an `AckByRunSensor` settles them.
+
+    A retry, and a task that is cleared, takes the same messages again for as long as they are the run's. It
+    returns their ids; `RedisStreamsHook.messages_of` reads the messages.
+
+    Args:
+        group: a group that only runs of this DAG read.
+        max_messages: how many at most, up to 1,000.
+        max_deliveries: a message that more runs have failed with becomes a dead letter; `None` for never.
+        claim_idle_ms: after which other runs take over what was not renewed, as when the triggerer is gone.
+        skip_on_empty: skip the task, and what depends on it, if there is no message.
+        redis_streams_conn_id: a connection of type `redis_streams`, `redis` or `rediss`.
+    """
+
+    template_fields: Sequence[str] = (
+        "stream",
+        "group",
+        "max_messages",
+        "max_deliveries",
+        "claim_idle_ms",
+        "redis_streams_conn_id",
+    )
+    ui_color = "#dcebe3"
+    operator_extra_links = (DocumentationLink(),)
+
+    def __init__(
+        self,
+        *,
+        stream: str,
+        group: str,
+        max_messages: int | str = 100,
+        max_deliveries: int | str | None = None,
+        claim_idle_ms: int | str = CLAIM_IDLE_MS,
+        skip_on_empty: bool = True,
+        redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.stream = stream
+        self.group = group
+        self.max_messages = max_messages
+        self.max_deliveries = max_deliveries
+        self.claim_idle_ms = claim_idle_ms
+        self.skip_on_empty = skip_on_empty
+        self.redis_streams_conn_id = redis_streams_conn_id
+
+    def execute(self, context: Context) -> Report:
+        """Take, and return how many, their ids and where they are."""
+        with failing_at_once():
+            most = number("max_messages", self.max_messages, int)
+            if not 1 <= most <= MOST_MESSAGES:
+                raise ValueError(f"max_messages is between 1 and {MOST_MESSAGES}, got {most}")
+            messages = RunMessages.of_try(
+                TaskTry.of_context(context),
+                redis_streams_conn_id=self.redis_streams_conn_id,
+                stream=self.stream,
+                group=self.group,
+                claim_idle_ms=number("claim_idle_ms", self.claim_idle_ms, int),
+            )
+            ids, counts = messages.take(most, optional_number("max_deliveries", self.max_deliveries, int))
+        if not ids and self.skip_on_empty:
+            raise AirflowSkipException(f"no message in {self.stream!r} for group {self.group!r}")
+        self.log.info("%s messages taken for this run as consumer %r", len(ids), messages.consumer)
+        return messages.report(ids, counts)

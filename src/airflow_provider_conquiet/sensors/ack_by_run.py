@@ -1,0 +1,85 @@
+"""AckByRunSensor: acks what a run has taken when the run succeeds, and hands it back when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+
+from airflow_provider_conquiet.arguments import failing_at_once
+from airflow_provider_conquiet.links import DocumentationLink
+from airflow_provider_conquiet.run_messages import RunMessages
+from airflow_provider_conquiet.run_state import RunState
+from airflow_provider_conquiet.triggers.run import RunTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class AckByRunSensor(BaseSensorOperator):
+    """Waits until all other tasks of the run have ended; keeps the run's messages alive meanwhile.
+
+    Then it acks them if the run succeeds, else hands them back, for the next run to take, and succeeds
+    itself: which of the two is decided by the last tasks of the DAG, as Airflow does. It needs no listener.
+
+    Args:
+        taken: the output of the run's `TakeOperator`; other tasks do not depend on this one.
+        deferrable: `False` asks from a worker, every `poke_interval`, and gives the slot back in between.
+    """
+
+    template_fields: Sequence[str] = ("taken",)
+    ui_color = "#e3ecf5"
+    operator_extra_links = (DocumentationLink(),)
+
+    def __init__(
+        self,
+        *,
+        taken: Any,
+        deferrable: bool = True,
+        poke_interval: float = 5.0,
+        mode: str = "reschedule",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, mode=mode, **kwargs)
+        self.taken = taken
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:
+        """Wait in the triggerer; `dag.test()`, where a deferred task holds up all others, reschedules."""
+        if not self.deferrable or _is_dag_test():
+            return super().execute(context)
+        with failing_at_once():
+            messages = RunMessages.of_report(self.taken)
+        trigger = RunTrigger(
+            state=asdict(RunState.of_context(context)),
+            messages=asdict(messages),
+            poll_interval_s=self.poke_interval,
+        )
+        timeout = timedelta(seconds=self.timeout)
+        return self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Renew the messages, or settle them if the run has ended but for this task."""
+        with failing_at_once():
+            messages = RunMessages.of_report(self.taken)
+        is_success = RunState.of_context(context).will_succeed()
+        if is_success is None:
+            messages.keep()
+            return PokeReturnValue(False)
+        return PokeReturnValue(True, messages.settle(is_success=is_success))
+
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any] | None = None, **_: Any
+    ) -> Mapping[str, Any] | None:
+        """Return the trigger's event: how many were acked or handed back."""
+        return event
+
+
+def _is_dag_test() -> bool:
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
+
+    return isinstance(getattr(task_runner, "SUPERVISOR_COMMS", None), InProcessSupervisorComms)

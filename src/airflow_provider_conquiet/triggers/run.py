@@ -1,0 +1,73 @@
+"""RunTrigger: keeps the messages of a run alive while it runs, and settles them with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from airflow_provider_conquiet.run_messages import RunMessages
+from airflow_provider_conquiet.run_state import RunState
+from airflow_provider_conquiet.triggers.backlog import LONGEST_RETRY_S
+from conquiet import QueueError
+
+log = logging.getLogger(__name__)
+
+
+class RunTrigger(BaseTrigger):
+    """Ends with one event when the run's other tasks have ended and its messages are acked or handed back.
+
+    While Redis is unavailable it logs that and goes on. If its task is killed in Airflow, as when the run is
+    marked as failed, it hands the messages back (Airflow 3.3 and later).
+    """
+
+    def __init__(self, *, state: dict[str, Any], messages: dict[str, Any], poll_interval_s: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers are typed in part
+        self._state = RunState(**{**state, "leaves": tuple(state["leaves"])})
+        self._messages = RunMessages(**messages)
+        self.poll_interval_s = poll_interval_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class and the arguments that make this trigger again."""
+        return (
+            f"{RunTrigger.__module__}.{RunTrigger.__qualname__}",
+            {
+                "state": {**asdict(self._state), "leaves": list(self._state.leaves)},
+                "messages": asdict(self._messages),
+                "poll_interval_s": self.poll_interval_s,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Renew and ask, until the run is over but for this task."""
+        renew_every_s = self._messages.claim_idle_ms / 3_000
+        renewed_at, retry_s = -renew_every_s, 0.0
+        while True:
+            is_success = await sync_to_async(self._state.will_succeed)()
+            try:
+                if is_success is not None:
+                    report = await asyncio.to_thread(self._messages.settle, is_success=is_success)
+                    yield TriggerEvent(report)  # type: ignore[no-untyped-call]
+                    return
+                if time.monotonic() - renewed_at >= renew_every_s:
+                    await asyncio.to_thread(self._messages.keep)
+                    renewed_at = time.monotonic()
+                retry_s = 0.0
+            except QueueError as error:
+                retry_s = min(2 * retry_s or 1.0, LONGEST_RETRY_S)
+                log.warning("%s; trying again in %.0f s", error, retry_s)
+            await asyncio.sleep(retry_s or min(self.poll_interval_s, renew_every_s))
+
+    async def on_kill(self) -> None:
+        """Hand the messages back if the run is over, as when it was marked as failed.
+
+        While other tasks run, this one alone was marked or cleared: it may begin again.
+        """
+        if await sync_to_async(self._state.have_others_ended)():
+            await asyncio.to_thread(self._messages.settle, is_success=False)

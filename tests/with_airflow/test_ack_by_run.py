@@ -1,0 +1,189 @@
+"""Messages of a run: acked when it succeeds, handed back when it fails, kept alive while it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.operators.take import TakeOperator
+from airflow_provider_conquiet.run_messages import RunMessages, RunMessagesGoneError
+from airflow_provider_conquiet.run_state import RunState
+from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
+from conquiet.consume import dead_letter_stream
+from tests.with_airflow.conftest import states, xcom
+
+pytestmark = pytest.mark.usefixtures("airflow_connection")
+
+
+def shipping(stream: str, ship: Any, **take: Any) -> DAG:
+    """A DAG whose run takes messages, ships them, and acks them if that succeeds."""
+    with DAG("shipping", schedule=None) as dag:
+        taken = TakeOperator(task_id="take", stream=stream, group="shipping", **take)
+        AckByRunSensor(task_id="ack", taken=taken.output, poke_interval=0.2)
+        task(task_id="ship")(ship)(taken.output)
+    return dag
+
+
+def payloads(taken: dict[str, Any]) -> list[int]:
+    with RedisStreamsHook() as hook:
+        return [msg.payload["number"] for msg in hook.messages_of(taken)]
+
+
+def fail(taken: dict[str, Any]) -> None:
+    raise ValueError("no truck")
+
+
+def pending(valkey, stream) -> int:
+    return valkey.xpending(stream, "shipping")["pending"]
+
+
+def test_what_a_run_has_taken_is_acked_when_it_succeeds(run_dag, orders, valkey, stream):
+    orders.enqueue_many({"number": number} for number in range(5))
+
+    run = run_dag(shipping(stream, payloads, max_messages=3))
+
+    assert str(run.state) == "success"
+    assert xcom(run, "ship") == [0, 1, 2]
+    assert xcom(run, "ack")["acked"] == 3
+    assert (pending(valkey, stream), valkey.xinfo_consumers(stream, "shipping")) == (0, [])
+
+
+def test_what_a_failed_run_has_taken_is_handed_back_to_the_next_one(run_dag, orders, valkey, stream):
+    orders.enqueue_many({"number": number} for number in range(2))
+
+    failed = run_dag(shipping(stream, fail))
+    in_between = pending(valkey, stream)
+    next_run = run_dag(shipping(stream, payloads))
+
+    assert (str(failed.state), xcom(failed, "ack")["handed_back"], in_between) == ("failed", 2, 2)
+    assert (xcom(next_run, "take")["redelivered"], xcom(next_run, "ship")) == (2, [0, 1])
+    assert pending(valkey, stream) == 0
+
+
+def test_a_message_that_too_many_runs_failed_with_becomes_a_dead_letter(run_dag, orders, valkey, stream):
+    orders.enqueue({"number": 1})
+
+    for _ in range(2):
+        run_dag(shipping(stream, fail, max_deliveries=2))
+    third = run_dag(shipping(stream, fail, max_deliveries=2))
+
+    assert states(third)["take"] == "skipped"
+    assert (valkey.xlen(dead_letter_stream(stream)), pending(valkey, stream)) == (1, 0)
+
+
+def test_a_malformed_entry_becomes_a_dead_letter_and_holds_nothing_up(run_dag, orders, valkey, stream):
+    valkey.xadd(stream, {"data": "no json"})
+    orders.enqueue({"number": 1})
+
+    run = run_dag(shipping(stream, payloads))
+
+    assert (xcom(run, "take")["dead_lettered"], xcom(run, "ship")) == (1, [1])
+    assert valkey.xlen(dead_letter_stream(stream)) == 1
+
+
+def test_without_a_message_the_run_is_skipped(run_dag, stream):
+    run = run_dag(shipping(stream, payloads))
+
+    assert states(run) == {"take": "skipped", "ack": "skipped", "ship": "skipped"}
+
+
+def test_a_retry_of_the_task_takes_the_same_messages_again(orders, context, stream):
+    orders.enqueue_many({"number": number} for number in range(4))
+    operator = TakeOperator(task_id="take", stream=stream, group="shipping", max_messages=2)
+
+    first = operator.execute(context(operator, try_number=1))
+    second = operator.execute(context(operator, try_number=2))
+    of_another_run = operator.execute(context(operator, run_id="another"))
+
+    assert first["ids"] == second["ids"]
+    assert not set(first["ids"]) & set(of_another_run["ids"])
+
+
+def test_a_run_that_was_not_renewed_loses_its_messages_to_another_one(orders, context, stream):
+    orders.enqueue({"number": 1})
+    operator = TakeOperator(task_id="take", stream=stream, group="shipping", claim_idle_ms=1)
+    dead = operator.execute(context(operator))
+    operator.claim_idle_ms = 60_000
+    kept = TakeOperator(task_id="take", stream=stream, group="shipping", skip_on_empty=False)
+
+    assert kept.execute(context(kept, run_id="another"))["ids"] == []
+    operator.claim_idle_ms = 1
+    assert operator.execute(context(operator, run_id="third"))["ids"] == dead["ids"]
+    with RedisStreamsHook() as hook, pytest.raises(RunMessagesGoneError, match="taken by another run"):
+        hook.messages_of(dead)
+
+
+def test_messages_that_are_kept_alive_are_no_other_runs(orders, context, stream, valkey):
+    orders.enqueue({"number": 1})
+    operator = TakeOperator(task_id="take", stream=stream, group="shipping")
+    taken = operator.execute(context(operator))
+    valkey.xclaim(stream, "shipping", taken["consumer"], 0, taken["ids"], idle=59_000, justid=True)
+
+    assert RunMessages.of_report(taken).keep() == 1
+
+    (entry,) = valkey.xpending_range(stream, "shipping", "-", "+", 10)
+    assert entry["time_since_delivered"] < 59_000
+    assert entry["times_delivered"] == 1
+
+
+STATE = RunState(dag_id="dag", run_id="run", task_id="ack", leaves=("ship", "mapped"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "end"),
+    [
+        ({}, True),
+        ({"ship": "running"}, None),
+        ({"ship": None}, None),
+        ({"ship": "up_for_retry"}, None),
+        ({"ship": "failed"}, False),
+        ({"mapped_1": "upstream_failed"}, False),
+        ({"check": "failed"}, True),  # not one of the last tasks
+        ({"ship": "skipped"}, True),
+        # The run was marked as failed: tasks that were left are skipped, and this one has ended with them.
+        ({"ship": "skipped", "ack": "failed"}, None),
+        ({"ship": "skipped", "ack": "skipped"}, None),
+    ],
+)
+def test_a_run_succeeds_if_its_last_tasks_do(changed, end):
+    ended = {
+        "take": "success",
+        "check": "success",
+        "ship": "success",
+        "mapped_0": "success",
+        "ack": "deferred",
+    }
+
+    assert STATE.end_of(ended | changed) is end
+
+
+def test_the_last_tasks_of_a_dag_are_those_that_airflow_decides_by(stream):
+    dag = shipping(stream, payloads)
+    with dag:
+        close = task(task_id="close")(lambda: None)().as_teardown()
+        dag.get_task("ship") >> close
+    context: Any = {"dag": dag, "ti": type("Ti", (), {"dag_id": "d", "run_id": "r", "task_id": "ack"})}
+
+    assert RunState.of_context(context).leaves == ("ship",)
+
+
+def test_the_trigger_is_made_again_from_what_it_serializes(stream):
+    from airflow_provider_conquiet.triggers.run import RunTrigger
+
+    messages = {"stream": stream, "group": "g", "consumer": "c", "redis_streams_conn_id": "x"}
+    state = {"dag_id": "d", "run_id": "r", "task_id": "ack", "leaves": ["ship"]}
+    trigger = RunTrigger(state=state, messages=messages | {"claim_idle_ms": 1}, poll_interval_s=2.0)
+
+    _, arguments = trigger.serialize()
+
+    assert RunTrigger(**arguments).serialize() == trigger.serialize()
+
+
+def test_what_is_no_output_of_a_take_fails_at_once(context):
+    sensor = AckByRunSensor(task_id="ack", taken="ids", deferrable=False)
+
+    with pytest.raises(Exception, match="output of a TakeOperator"):
+        sensor.poke(context(sensor))

@@ -1,0 +1,165 @@
+"""Coroutines that wait for results: many at once, on one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+import redis
+
+from conquiet import EmbeddedServer, QueueError
+from conquiet.tasks import ResultTimeoutError, TaskApp, TaskFailedError
+from tests.eventually import HANG_S
+from tests.with_redis.tasks.conftest import QUICK, StartWorker
+
+#: More than redis-py has connections for an event loop.
+MANY = 300
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(HANG_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def connections(client: Any) -> int:
+    return int(client.info("clients")["connected_clients"])
+
+
+def test_hundreds_of_coroutines_wait_at_once_on_one_connection(app: TaskApp, start: StartWorker) -> None:
+    may_end = threading.Event()
+
+    @app.task
+    def number(of: int) -> int:
+        may_end.wait(HANG_S)
+        return of
+
+    handles = number.enqueue_many({"of": each} for each in range(MANY))
+    start(concurrency=2)
+
+    async def wait_for_all() -> list[int]:
+        waiting = asyncio.gather(*(handle.result_async(HANG_S) for handle in handles))
+        [shared] = [await _shared(app)]
+        await until(lambda: len(shared.waiting) == MANY)
+        may_end.set()
+        results: list[int] = await waiting
+        return results
+
+    assert asyncio.run(wait_for_all()) == list(range(MANY))
+
+
+async def _shared(app: TaskApp) -> Any:
+    await until(lambda: app.async_results._shared)
+    return app.async_results._shared["default"]
+
+
+def test_each_of_them_has_its_own_end(app: TaskApp, start: StartWorker) -> None:
+    @app.task
+    def fine() -> str:
+        return "fine"
+
+    @app.task(max_retries=1, retry=QUICK)
+    def bad() -> None:
+        raise ValueError("no use")
+
+    never = fine.with_options(queue="unread").enqueue()
+    start()
+
+    async def wait_for_all() -> list[Any]:
+        handles = [fine.enqueue(), bad.enqueue(), fine.enqueue()]
+        waiting = [*(handle.result_async(HANG_S) for handle in handles), never.result_async(0.05)]
+        results = await asyncio.gather(*waiting, handles[0].result_async(), return_exceptions=True)
+        # Nobody waits any more.
+        assert app.async_results._shared == {}
+        return results
+
+    first, failed, third, late, again = asyncio.run(wait_for_all())
+    assert (first, third, again) == ("fine", "fine", "fine")
+    assert isinstance(failed, TaskFailedError)
+    assert isinstance(late, ResultTimeoutError)
+
+
+def test_one_that_is_cancelled_leaves_the_others_and_the_last_one_ends_the_read(
+    app: TaskApp, start: StartWorker
+) -> None:
+    may_end = threading.Event()
+
+    @app.task
+    def wait() -> str:
+        may_end.wait(HANG_S)
+        return "done"
+
+    handles = [wait.enqueue(), wait.enqueue()]
+    start()
+
+    async def run() -> str:
+        first, second = (asyncio.create_task(handle.result_async(HANG_S)) for handle in handles)
+        shared = await _shared(app)
+        await until(lambda: len(shared.waiting) == 2)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert not shared.reader.done()
+        may_end.set()
+        result: str = await second
+        await until(lambda: shared.reader.done())
+        return result
+
+    assert asyncio.run(run()) == "done"
+
+
+def test_all_of_them_see_that_the_server_is_gone() -> None:
+    with EmbeddedServer() as server, TaskApp(server.url) as app:
+        handles = [app.enqueue("any", {}) for _ in range(3)]
+
+        async def run() -> list[Any]:
+            waiting = asyncio.gather(
+                *(handle.result_async(HANG_S) for handle in handles), return_exceptions=True
+            )
+            shared = await _shared(app)
+            await until(lambda: len(shared.waiting) == 3 and shared.has_begun.done())
+            with redis.Redis.from_url(server.url) as admin:
+                admin.client_kill_filter(_type="normal", skipme=True)
+                server.stop()
+            return await waiting
+
+        errors = asyncio.run(run())
+
+    assert [type(error) for error in errors] == [QueueError] * 3
+
+
+def test_an_event_that_cannot_be_read_hides_no_end(app: TaskApp, start: StartWorker) -> None:
+    @app.task
+    def one() -> int:
+        return 1
+
+    async def run() -> int:
+        handle = one.enqueue()
+        waiting = asyncio.create_task(handle.result_async(HANG_S))
+        shared = await _shared(app)
+        await until(lambda: shared.has_begun.done())
+        for data in ("no json", "5", "[7]", "{}"):
+            app.client.xadd(app.keys("default").events, {"data": data})
+        app.client.xadd(app.keys("default").events, {"other": "x"})
+        await asyncio.to_thread(start)
+        result: int = await waiting
+        return result
+
+    assert asyncio.run(run()) == 1
+
+
+def test_another_server_has_connections_of_its_own(app: TaskApp, server_url: str) -> None:
+    async def run() -> None:
+        with EmbeddedServer() as server:
+            before = app.async_client
+            with app.on_server(server.url):
+                assert app.async_client is not before
+                await app.async_client.ping()
+                await app.async_client.aclose()
+            await app.async_client.ping()
+            await app.async_client.aclose()
+            await before.aclose()
+
+    asyncio.run(run())
