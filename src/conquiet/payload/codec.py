@@ -26,7 +26,19 @@ Sendable = Mapping[str, Any] | _HasDataclassFields | _HasPydanticFields | _HasSt
 
 
 class PayloadCodec(Protocol):
-    """How values become the JSON objects of messages, and JSON objects values; any object with these two."""
+    """How values become the JSON objects of messages, and JSON objects values; any object with these two.
+
+    Examples:
+        >>> class Renamed:
+        ...     def encode(self, value):
+        ...         return {"orderId": value["order_id"]}
+        ...
+        ...     def decode(self, payload_type, payload):
+        ...         return payload_type(order_id=payload["orderId"])
+        >>> renamed = StreamWriter(client, "renamed", codec=Renamed())
+        >>> client.xrange("renamed", renamed.enqueue({"order_id": 7}))[0][1]
+        {b'data': b'{"orderId":7}'}
+    """
 
     def encode(self, value: Any, /) -> Mapping[str, Any]:
         """The JSON object of a value that is sent; what it raises, the call that sends raises."""
@@ -40,6 +52,16 @@ class StandardCodec:
 
     A dataclass is written by its annotations, so that each value comes back as what it was; a dict, which has
     none, by the classes of its values.
+
+    Examples:
+        >>> from dataclasses import make_dataclass
+        >>> from datetime import date
+        >>> Booking = make_dataclass("Booking", [("day", date), ("seats", int)])
+        >>> codec = StandardCodec()
+        >>> codec.encode(Booking(date(2026, 11, 19), 2))
+        {'day': '2026-11-19', 'seats': 2}
+        >>> codec.decode(Booking, {"day": "2026-11-19", "seats": 2})
+        Booking(day=datetime.date(2026, 11, 19), seats=2)
     """
 
     def encode(self, value: Any, /) -> Mapping[str, Any]:
