@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
@@ -215,8 +216,7 @@ def test_a_payload_that_does_not_fit_is_an_error_with_the_path(payload_type, pay
         StandardCodec().decode(payload_type, payload)
 
     assert raised.value.path == path
-    assert raised.value.__cause__ is raised.value.__context__ is None
-    assert "three" not in str(raised.value)
+    assert "three" not in "".join(traceback.format_exception(raised.value))
     assert str(raised.value).startswith(f"payload{path} ")
 
 
