@@ -54,6 +54,8 @@ class EventLoop:
                 loop = cls(engine)
                 loop._thread.start()
                 loop._is_ready.wait()
+                if not hasattr(loop, "_should_end"):
+                    raise RuntimeError("the thread of the event loop could not start it; stderr says why")
                 _running[engine] = loop
             loop._users += 1
             return loop
@@ -96,9 +98,13 @@ class EventLoop:
             raise
 
     def _run(self) -> None:
-        with naming_messages_of_tasks(), asyncio.Runner(loop_factory=_Loop) as runner:
-            self._loop = runner.get_loop()
-            runner.run(self._serve())
+        try:
+            with naming_messages_of_tasks(), asyncio.Runner(loop_factory=_Loop) as runner:
+                self._loop = runner.get_loop()
+                runner.run(self._serve())
+        finally:
+            # Whoever waits for the start must not do so for ever.
+            self._is_ready.set()
 
     async def _serve(self) -> None:
         self._should_end = asyncio.Event()
