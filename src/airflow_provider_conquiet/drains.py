@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -43,6 +44,8 @@ class TaskDrain(ABC):
     group: str
     limits: DrainLimits
     inbox: Inbox | None
+    #: The type of the messages' payloads, or its import string.
+    payload: Any
     task_try: TaskTry
     #: How often the log shows progress; `None` for never.
     progress_every_s: float | None
@@ -123,7 +126,8 @@ class StreamDrain(TaskDrain):
 
     def drain(self, handler: Handler, engine: Engine, take_over_from: list[str]) -> DrainReport:
         queue = self.hook.queue(self.stream, self.group, self.task_try.consumer_name)
-        return drain(queue, handler, engine, self.limits, inbox=self.inbox, take_over_from=take_over_from)
+        how: dict[str, Any] = {"inbox": self.inbox, "payload": self.payload}
+        return drain(queue, handler, engine, self.limits, take_over_from=take_over_from, **how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +140,8 @@ class StaleDrain(TaskDrain):
     def drain(self, handler: Handler, engine: Engine, take_over_from: list[str]) -> DrainReport:
         """As `TaskDrain.drain`, but that nothing is taken over before it is stale."""
         queue = self.hook.queue(self.stream, self.group, self.task_try.consumer_name)
-        return drain_stale(
-            queue, handler, engine, self.limits, inbox=self.inbox, min_idle_ms=self.min_idle_ms
-        )
+        how: dict[str, Any] = {"inbox": self.inbox, "payload": self.payload}
+        return drain_stale(queue, handler, engine, self.limits, min_idle_ms=self.min_idle_ms, **how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +193,8 @@ class TopicDrain(TaskDrain):
         """
         config, limits = self.consumer_config(take_over_from), self.limits
         arguments = (self.topic, self.group, handler, engine, limits)
-        report = drain_topic(*arguments, inbox=self.inbox, config=config, until=self.until)
+        how: dict[str, Any] = {"inbox": self.inbox, "payload": self.payload}
+        report = drain_topic(*arguments, config=config, until=self.until, **how)
         if len(report.busy) == len(self.partitions) and not report.read:
             raise PartitionBusyError(self.topic.name, partition=report.busy[0], group=self.group)
         return report
@@ -223,4 +227,5 @@ class PartitionDrain(TopicDrain):
     def drain(self, handler: Handler, engine: Engine, take_over_from: list[str]) -> DrainReport:
         """As `TaskDrain.drain`."""
         config, partition = self.consumer_config(take_over_from), (self.topic, self.partition, self.group)
-        return drain_partition(*partition, handler, engine, self.limits, inbox=self.inbox, config=config)
+        how: dict[str, Any] = {"inbox": self.inbox, "payload": self.payload}
+        return drain_partition(*partition, handler, engine, self.limits, config=config, **how)

@@ -249,6 +249,13 @@ class PayloadTypeError(ConquietError, TypeError):
     """A value cannot be sent so that it comes back equal, or what was sent does not fit the reader's type.
 
     `path` leads to it, as `['lines'][3].price`; it is empty for the payload itself.
+
+    Examples:
+        >>> from dataclasses import make_dataclass
+        >>> Booking = make_dataclass("Booking", [("seats", int)])
+        >>> queue.enqueue(Booking("two"))
+        Traceback (most recent call last):
+        conquiet.errors.PayloadTypeError: payload.seats is a str, no int
     """
 
     def __init__(self, path: str, problem: str) -> None:

@@ -17,7 +17,7 @@ with needs_extra("asyncio", "greenlet", part="asyncio"):
 _T = TypeVar("_T")
 
 
-class _Plain(greenlet):
+class _Plain(greenlet):  # type: ignore[misc]  # it has no types
     """One call of plain code."""
 
     def __init__(self, function: Callable[..., Any], task: Any) -> None:

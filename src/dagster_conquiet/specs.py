@@ -29,6 +29,9 @@ class SourceSpec:
     #: import string is loaded when a step runs, so that definitions load without the handler's imports. A
     #: topic's may return `Ack()`, `Retry(delay_ms)` or `DeadLetter(reason)`.
     handler: HandlerOrReference | None = None
+    #: The type of `msg.payload`, as a dataclass or a model, or "package.module:Class", which is loaded when a
+    #: step runs. `None`: a dict. A message that does not fit it fails.
+    payload: Any = None
     #: `None`: a redelivered message is handled again.
     inbox: Inbox | None = field(default_factory=Inbox)
     #: The names of the resources, if they are others than `redis_streams` and `database`.

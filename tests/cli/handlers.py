@@ -5,9 +5,23 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from conquiet.mq import DeadLetter
+
+
+@dataclass
+class Numbered:
+    """The payload of a message."""
+
+    n: int
+
+
+def accept_numbered(msg, session):
+    """Fails on any other payload."""
+    if type(msg.payload) is not Numbered:
+        raise TypeError(f"not numbered: {msg.payload}")
 
 
 def accept(msg, session):

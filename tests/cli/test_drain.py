@@ -39,6 +39,16 @@ def test_a_stream_is_drained_through_the_handler_and_its_report_is_shown(run_on_
     assert ran.json["stopped_by"] == "idle"
 
 
+def test_payloads_are_of_the_type_that_is_named(run, stream, database):
+    fill(run, stream, 3)
+    assert run("enqueue", stream, typed='{"n": "no number"}\n').code == 0
+
+    ran = drain(run, stream, "accept_numbered", *database, "--payload", f"{HANDLERS}:Numbered", "--json")
+
+    assert (ran.code, ran.json["handled"], ran.json["failed"]) == (1, 3, 1)
+    assert "PayloadTypeError: payload.n is a str, no int" in ran.err
+
+
 def test_the_exit_code_says_that_messages_failed_and_the_others_are_handled(run, stream, database):
     fill(run, stream, 5)
 

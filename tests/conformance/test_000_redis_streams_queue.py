@@ -12,6 +12,7 @@ import redis
 from prometheus_client import REGISTRY
 
 from conquiet import (
+    AsyncQueue,
     MalformedEntryError,
     QueueConfig,
     QueueConsumer,
@@ -19,6 +20,7 @@ from conquiet import (
     QueueMessage,
     RedisStreamsQueue,
 )
+from tests.awaited import Awaited, EventLoop
 from tests.eventually import HANG_S, eventually
 
 GROUP = "billing"
@@ -31,6 +33,18 @@ def pending_ids(client: redis.Redis, stream: str, group: str = GROUP) -> list[st
 
 def metric(name: str, stream: str) -> float:
     return REGISTRY.get_sample_value(name, {"stream": stream}) or 0.0
+
+
+@pytest.fixture(params=["plain", "asyncio"])
+def writer(request, queue, server_url, stream):
+    """What adds messages: the queue, and the one of an event loop."""
+    if request.param == "plain":
+        yield queue
+        return
+    with EventLoop() as loop:
+        opened = Awaited(AsyncQueue.from_url(server_url, stream), loop)
+        yield opened
+        opened.aclose()
 
 
 # 2 Delivery semantics and guarantees
@@ -156,9 +170,9 @@ def test_3_1_a_malformed_entry_is_settled_by_acking_its_id(queue, client, stream
     assert pending_ids(client, stream) == []
 
 
-def test_3_2_the_payload_comes_back_as_a_dict_equal_to_what_was_enqueued(queue):
+def test_3_2_the_payload_comes_back_as_a_dict_equal_to_what_was_enqueued(queue, writer):
     payload = {"text": "ä", "int": 2**70, "float": 0.1, "none": None, "flag": True, "list": [1, {"deep": []}]}
-    queue.enqueue(payload)
+    writer.enqueue(payload)
 
     (msg,) = queue.read(50)
 
@@ -244,23 +258,23 @@ def test_5_2_a_destroyed_group_is_not_recreated_but_visible(queue, client, strea
 # 5.3 Enqueue
 
 
-def test_5_3_enqueue_returns_the_entry_id(queue, client, stream):
-    entry_id = queue.enqueue({"n": 1})
+def test_5_3_enqueue_returns_the_entry_id(writer, client, stream):
+    entry_id = writer.enqueue({"n": 1})
 
     assert [raw_id.decode() for raw_id, _ in client.xrange(stream)] == [entry_id]
 
 
-def test_5_3_enqueue_many_returns_all_ids_in_order(queue, client, stream):
-    ids = queue.enqueue_many(({"n": n} for n in range(250)), batch_size=100)
+def test_5_3_enqueue_many_returns_all_ids_in_order(writer, client, stream):
+    ids = writer.enqueue_many(({"n": n} for n in range(250)), batch_size=100)
 
     stored = client.xrange(stream)
     assert [raw_id.decode() for raw_id, _ in stored] == ids
     assert [json.loads(fields[b"data"])["n"] for _, fields in stored] == list(range(250))
 
 
-def test_5_3_enqueue_many_adds_nothing_if_one_payload_is_refused(queue, client, stream):
+def test_5_3_enqueue_many_adds_nothing_if_one_payload_is_refused(writer, client, stream):
     with pytest.raises(TypeError, match="tuple"):
-        queue.enqueue_many([{"n": 1}, {"n": (2,)}])
+        writer.enqueue_many([{"n": 1}, {"n": (2,)}])
 
     assert client.xlen(stream) == 0
 

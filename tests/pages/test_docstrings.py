@@ -19,7 +19,7 @@ PAGES = ("conquiet", "mq", "tasks", "spark", "dagster", "airflow")
 WITHOUT: dict[str, str] = {
     "conquiet": (
         "DatabaseUnavailableError EmbeddedServerError MalformedEntry MessageRejectedError "
-        "NotReplicatedError PayloadCodec PayloadTypeError StandardCodec peek_backlog_async"
+        "NotReplicatedError peek_backlog_async"
     ),
     "mq": (
         "DeadLetterPage DeadLetterRecord DelayedMessage Envelope GroupPlace LeaseLostError MessagePage "

@@ -71,3 +71,26 @@ def test_importing_the_mq_pays_for_no_sqlalchemy():
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert printed.split() == ["False", "PartitionConsumer"]
+
+
+def test_without_greenlet_only_asyncio_is_missing_and_its_extra_is_named():
+    code = """
+import sys
+sys.modules["greenlet"] = None
+import redis.asyncio, conquiet, conquiet.mq
+conquiet.drain, conquiet.mq.PartitionConsumer
+async def handle(msg): ...
+for use in (
+    lambda: conquiet.AsyncQueue(redis.asyncio.Redis(), "orders"),
+    lambda: conquiet.mq.AsyncProducer(redis.asyncio.Redis()),
+    lambda: conquiet.mq.PartitionConsumer("orders", "billing", handle),
+):
+    try:
+        use()
+    except conquiet.errors.MissingExtraError as error:
+        print(error.extra)
+"""
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.split() == ["asyncio"] * 3

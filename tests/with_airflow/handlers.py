@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import insert
 
@@ -13,6 +14,18 @@ from tests.conftest import effects
 def record(msg: QueueMessage, session: DbSession) -> None:
     """Write one row for each message."""
     session.execute(insert(effects), {"entry_id": msg.id, "note": str(msg.payload["number"])})
+
+
+@dataclass
+class Numbered:
+    """The payload of a message."""
+
+    number: int
+
+
+def record_numbered(msg: QueueMessage[Numbered], session: DbSession) -> None:
+    """As above, of a payload that is typed."""
+    session.execute(insert(effects), {"entry_id": msg.id, "note": str(msg.payload.number)})
 
 
 def record_even(msg: QueueMessage, session: DbSession) -> None:

@@ -45,6 +45,16 @@ def test_every_message_is_handled_once_and_acked(run_dag, orders, valkey, stream
     assert valkey.xpending(stream, "billing")["pending"] == 0
 
 
+@pytest.mark.parametrize("payload", [handlers.Numbered, "tests.with_airflow.handlers:Numbered"])
+def test_payloads_are_of_the_type_that_is_given(run_dag, orders, stream, notes, payload):
+    enqueue(orders, 3)
+
+    run = run_dag(drain_dag(stream, handler=handlers.record_numbered, payload=payload))
+
+    assert run.state == "success"
+    assert notes() == ["0", "1", "2"]
+
+
 def test_xcom_has_counts_ids_and_the_remaining_lag(run_dag, orders, stream):
     ids = enqueue(orders, 7)
 

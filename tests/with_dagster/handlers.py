@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import text
@@ -15,6 +16,18 @@ from tests.conftest import effects
 def note_effect(msg: QueueMessage, session: DbSession) -> None:
     """One row for each message."""
     session.execute(effects.insert(), {"entry_id": msg.id, "note": str(msg.payload.get("n"))})
+
+
+@dataclass
+class Numbered:
+    """The payload of a message."""
+
+    n: int
+
+
+def note_numbered(msg: QueueMessage[Numbered], session: DbSession) -> None:
+    """As above, of a payload that is typed."""
+    session.execute(effects.insert(), {"entry_id": msg.id, "note": str(msg.payload.n)})
 
 
 @batch_handler

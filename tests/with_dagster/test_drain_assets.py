@@ -23,7 +23,7 @@ from dagster_conquiet import (
     build_stream_asset,
     stream_asset_key,
 )
-from tests.with_dagster.handlers import note_effect
+from tests.with_dagster.handlers import Numbered, note_effect, note_numbered
 
 
 def materialized(asset, resources, instance, run_config=None, **options):
@@ -42,6 +42,16 @@ def test_a_materialisation_drains_the_stream_and_commits_each_message(
 
     assert effects_seen() == sorted(ids)
     assert pending() == 0
+
+
+@pytest.mark.parametrize("payload", [Numbered, "tests.with_dagster.handlers:Numbered"])
+def test_payloads_are_of_the_type_of_the_spec(stream, resources, instance, enqueue, effects_seen, payload):
+    ids = enqueue(3)
+    spec = DrainSpec(stream=stream, group="billing", handler=note_numbered, payload=payload)
+
+    materialized(build_drain_asset(spec), resources, instance)
+
+    assert effects_seen() == sorted(ids)
 
 
 def test_its_metadata_has_counts_ids_lag_time_and_a_picture(spec, resources, instance, enqueue):

@@ -60,11 +60,11 @@ def as_async(handler: Handler) -> Handler:
     return handle
 
 
-def async_engine_of(engine: Engine) -> AsyncEngine:
+def async_engine_of(engine: Engine, **options: Any) -> AsyncEngine:
     """One on the same database, with its options; of SQLite with foreign keys, which is an event there."""
     drivers = {"sqlite": "sqlite+aiosqlite", "mysql": "mysql+asyncmy", "mariadb": "mysql+asyncmy"}
     url = engine.url.set(drivername=drivers.get(engine.dialect.name, engine.url.drivername))
-    made = create_async_engine(url.difference_update_query(["ssl_disabled"]))
+    made = create_async_engine(url.difference_update_query(["ssl_disabled"]), **options)
     if engine.dialect.name == "sqlite":
         event.listen(made.sync_engine, "connect", lambda connection, _: connection.execute(_FOREIGN_KEYS))
     return made.execution_options(**engine.get_execution_options())

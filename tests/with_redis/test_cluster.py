@@ -14,6 +14,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from sqlalchemy import insert, select
 
 from conquiet import (
+    AsyncQueue,
     DrainLimits,
     EmbeddedServer,
     Inbox,
@@ -31,7 +32,9 @@ from conquiet import (
 )
 from conquiet.consume import dead_letter_stream
 from conquiet.db import DbSession
-from conquiet.queue.connection import open_client
+from conquiet.mq import AsyncProducer, Topics
+from conquiet.queue.connection import open_async_client, open_client
+from tests.awaited import Awaited, EventLoop
 from tests.conftest import effects
 from tests.eventually import eventually
 from tests.services import free_port
@@ -235,3 +238,22 @@ def test_after_a_failover_what_waits_for_replicas_finds_the_new_primary(work, st
 
             eventually(is_at_the_new_one)
             assert replica.xlen(stream) == (0 if work == "relay" else 1)
+
+
+def test_an_event_loop_sends_to_streams_and_topics_of_every_node(cluster, streams):
+    client, name = open_client(cluster.url), f"orders-{uuid.uuid4().hex[:8]}"
+    topic = Topics(client).create(name, 3)
+    with EventLoop() as loop:
+        awaiting = open_async_client(cluster.url)
+        for stream in streams:
+            Awaited(AsyncQueue(awaiting, stream), loop).enqueue_many([{"n": n} for n in range(5)])
+        producer = Awaited(AsyncProducer(awaiting), loop)
+        ids = producer.send_many(name, [{"n": n} for n in range(30)])
+        first = producer.send(name, {}, key="a", dedupe_id="d")
+        again = producer.send(name, {}, key="a", dedupe_id="d")
+        loop.run(awaiting.aclose())
+
+    assert [client.xlen(stream) for stream in streams] == [5] * len(streams)
+    assert sum(client.xlen(topic.keys.stream(partition)) for partition in topic.partitions) == len(ids) + 1
+    assert again == first
+    client.close()

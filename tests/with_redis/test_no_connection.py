@@ -25,7 +25,7 @@ from tests.services import free_port
 CONFIG = QueueConfig("orders", "billing", "worker-1", block_ms=50)
 
 
-def refusal(url: str, **options: object) -> NoConnectionError:
+def refusal(url: str, **options: Any) -> NoConnectionError:
     with pytest.raises(NoConnectionError) as caught:
         RedisStreamsQueue.from_url(url, CONFIG, **options)
     return caught.value

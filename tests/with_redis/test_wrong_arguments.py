@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis.asyncio
+from sqlalchemy.exc import ObjectNotExecutableError
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from conquiet import DrainLimits, QueueConfig, QueueError, RedisStreamsQueue, StreamWriter, drain, drain_stale
-from conquiet.mq import Producer, Topics, drain_partition, drain_topic
+from conquiet import (
+    AsyncQueue,
+    DbSession,
+    DrainLimits,
+    OutboxRelay,
+    QueueConfig,
+    QueueConsumer,
+    QueueError,
+    RedisStreamsQueue,
+    StandardCodec,
+    StreamWriter,
+    drain,
+    drain_stale,
+)
+from conquiet.mq import AsyncProducer, ConsumerConfig, Producer, Topics, drain_partition, drain_topic
 from conquiet.queue import open_client
 
 CONFIG = QueueConfig("orders", "billing", "worker-1", block_ms=50)
@@ -83,3 +100,91 @@ def test_a_queue_that_is_closed_opens_no_connection(make_queue):
     with pytest.raises(QueueError, match="it is closed"):
         queue.read(10)
     queue.close()
+
+
+@pytest.mark.parametrize("given", ["orders", None])
+def test_what_is_no_queue_is_refused_by_its_consumer(given):
+    with pytest.raises(TypeError, match="queue must be a RedisStreamsQueue, got "):
+        QueueConsumer(given)
+
+
+def test_a_number_as_limits_is_answered_with_limits(queue, engine):
+    with pytest.raises(
+        TypeError, match=r"limits must be a DrainLimits, got 100: write DrainLimits\(max_mess"
+    ):
+        drain(queue, lambda _msg, _session: None, engine, 100)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", [(drain_partition, 0), (drain_topic,)])
+def test_limits_and_config_of_a_topic_are_not_taken_for_each_other(how, client, stream):
+    topic = Topics(client).create(stream.replace(":", "-"), 1)
+    drained_by, *more = how
+
+    with pytest.raises(TypeError, match=r"limits must be a DrainLimits, got ConsumerConfig\("):
+        drained_by(topic, *more, "billing", lambda _msg: None, None, ConsumerConfig())
+    with pytest.raises(TypeError, match=r"config must be a ConsumerConfig, got DrainLimits\("):
+        drained_by(topic, *more, "billing", lambda _msg: None, config=DrainLimits())
+
+
+def test_the_url_of_a_server_is_refused_by_the_relay(engine, valkey_url):
+    with pytest.raises(TypeError, match=r"client must be a redis\.Redis or RedisCluster, got 'redis://"):
+        OutboxRelay(engine, valkey_url)
+
+
+@pytest.mark.parametrize(
+    ("method", "remedy"),
+    [
+        ("commit", "the transaction is committed when the handler returns, and rolled back when it raises"),
+        ("add", "`session.orm` is an ORM session in the same transaction"),
+    ],
+)
+def test_what_a_session_does_not_have_is_answered_with_what_it_does(engine, method, remedy):
+    with DbSession(engine) as session, pytest.raises(AttributeError, match=f"no {method}: {remedy}"):
+        getattr(session, method)
+
+
+def test_sql_as_a_str_is_answered_with_text(engine):
+    with pytest.raises(ObjectNotExecutableError) as raised, DbSession(engine) as session:
+        session.execute("SELECT 1")  # type: ignore[arg-type]
+
+    assert "session.execute(text(" in raised.value.__notes__[0]
+
+
+def test_the_engine_and_the_handler_must_both_await_or_neither(queue, engine):
+    async def handler(_msg, _session):
+        """Does not run when called."""
+
+    awaiting = create_async_engine("sqlite+aiosqlite://")
+    with pytest.raises(
+        TypeError,
+        match=r"must be a plain function: .* await it if engine is an AsyncEngine",
+    ):
+        drain(queue, handler, engine)
+    with pytest.raises(TypeError, match="an AsyncEngine is for `async def` handlers"):
+        drain(queue, lambda _msg, _session: None, awaiting)
+
+
+@pytest.mark.parametrize("handler", [lambda _msg: None, lambda _msg, _session, _more: None])
+def test_a_handler_that_takes_something_else_is_refused_before_the_first_read(queue, engine, handler):
+    queue.enqueue({"n": 1})
+
+    for work in (
+        lambda: drain(queue, handler, engine),
+        lambda: QueueConsumer(queue).run(handler=handler, engine=engine),
+    ):
+        with pytest.raises(TypeError, match=r"must be callable as handler\(msg, session\)"):
+            work()
+
+    assert queue.backlog_stats().pending == 0
+
+
+def test_a_class_as_a_codec_is_answered_with_its_instance(valkey_url):
+    with pytest.raises(TypeError, match=r"codec must be an object .*: write StandardCodec\(\)"):
+        StreamWriter(open_client(valkey_url), "orders", codec=StandardCodec)  # type: ignore[arg-type]
+
+
+def test_a_plain_client_is_refused_where_calls_are_awaited(valkey_url):
+    client: Any = open_client(valkey_url)
+    for make in (lambda: AsyncQueue(client, "orders"), lambda: AsyncProducer(client)):
+        with pytest.raises(TypeError, match=r"one of redis\.asyncio, as `open_async_client"):
+            make()

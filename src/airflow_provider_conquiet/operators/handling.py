@@ -36,6 +36,8 @@ class HandlingOperator(BaseOperator):
         group: the consumer group; it is created at the stream's start if it does not exist.
         handler: "package.module:function", or a function; called as handler(msg, session).
         stream: the key of the stream.
+        payload: the type of `msg.payload`, as a dataclass or a model, or "package.module:Class"; a dict
+            unless given. A message that does not fit it fails.
         batch: the handler takes a list of messages, up to `batch_size`, in one transaction; unneeded for one
             that `batch_handler` marks.
         concurrency: how many messages, or batches, are handled at once, each with a connection of its own.
@@ -100,6 +102,7 @@ class HandlingOperator(BaseOperator):
         concurrency: int = _DEFAULTS.concurrency,
         order_by: OrderBy | None = _DEFAULTS.order_by,
         inbox: bool | str = False,
+        payload: Any = None,
         progress_every_s: float | None = 5.0,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
         db_conn_id: str | None = None,
@@ -123,6 +126,7 @@ class HandlingOperator(BaseOperator):
         self.concurrency = concurrency
         self.order_by = order_by
         self.inbox = inbox
+        self.payload = payload
         self.progress_every_s = progress_every_s
         self.redis_streams_conn_id = redis_streams_conn_id
         self.db_conn_id = db_conn_id
@@ -173,6 +177,7 @@ class HandlingOperator(BaseOperator):
             "group": self.group,
             "limits": limits,
             "inbox": _inbox_of(self.inbox),
+            "payload": self.payload,
             "task_try": task_try,
             "progress_every_s": optional_number("progress_every_s", self.progress_every_s, float),
         }

@@ -30,6 +30,14 @@ Database = Annotated[
     str | None,
     typer.Option("--database", help="SQLAlchemy URL; else the setting `database_url`.", metavar="URL"),
 ]
+PayloadName = Annotated[
+    str | None,
+    typer.Option(
+        "--payload",
+        help="The type of the messages' payloads, as a dataclass: package.module:Class.",
+        metavar="MODULE:CLASS",
+    ),
+]
 UseInbox = Annotated[
     bool, typer.Option("--inbox", help="Remember what was handled, so that its effects happen once.")
 ]
@@ -181,6 +189,13 @@ def loaded_handler(reference: str) -> Callable[..., Any]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return load_handler(reference)
+
+
+def loaded_payload_type(reference: str | None) -> Any:
+    """The type of payloads, found as handlers are."""
+    from conquiet.consume.references import load_payload_type
+
+    return None if reference is None else load_payload_type(reference)
 
 
 def chosen_inbox(is_used: bool, keep_ms: int | None) -> Any:

@@ -76,6 +76,11 @@ class AsyncHandling:
         if self.has_inbox:
             self.event_loop.call(self._inside.create_inbox_table)
 
+    def prepare(self) -> None:
+        """Do what is done once, before the first drain: create the table of the inbox."""
+        with self:
+            """It is there now."""
+
     def close(self) -> None:
         """Give the connection back and leave the event loop."""
         loop, self._loop = self._loop, None

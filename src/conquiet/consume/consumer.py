@@ -16,6 +16,7 @@ from conquiet.consume.spans import Spans
 from conquiet.db import Inbox
 from conquiet.errors import MessageRejectedError
 from conquiet.logs import naming_messages_of
+from conquiet.masking import shown
 from conquiet.queue import QueueConfig, QueueMessage, RedisStreamsQueue
 from conquiet.tracing import Where, active_traces
 
@@ -42,6 +43,8 @@ class QueueConsumer:
     """
 
     def __init__(self, queue: RedisStreamsQueue) -> None:
+        if not isinstance(queue, RedisStreamsQueue):
+            raise TypeError(f"queue must be a RedisStreamsQueue, got {shown(queue)}")
         if queue.config.max_read_count != 1:
             raise ValueError(
                 f"max_read_count must be 1 for a QueueConsumer, got {queue.config.max_read_count!r}; "
@@ -100,7 +103,7 @@ class QueueConsumer:
         """
         if isinstance(handler, BatchHandler):
             raise TypeError(f"{handler!r} handles batches; here each message is handled by itself")
-        payload_type = None if payload is None else PayloadType(payload, self.queue.codec)
+        payload_type = PayloadType.of(payload, self.queue.codec)
         with new_handling(handler, engine, inbox, payload=payload_type) as handling:
             running = _Running(self.queue, handling)
             with naming_messages_of(running):

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from conquiet.consume.engine import DrainLoop
 from conquiet.consume.handler_kinds import PayloadType, new_handling
 from conquiet.consume.handling import Handler
-from conquiet.consume.limits import DrainLimits
+from conquiet.consume.limits import DrainLimits, check_limits
 from conquiet.consume.presence import Presence
 from conquiet.consume.report import DrainReport
 from conquiet.consume.stream_channel import StreamChannel
@@ -46,8 +46,8 @@ def drain(
         inbox: skip the handler of messages that were handled before; `True` for an `Inbox()`.
         take_over_from: consumers that are known to be dead, as earlier tries of the same task: what they
             left is handled before new messages, and the group forgets their names.
-        payload: a type, as a dataclass or a model: `msg.payload` is one, by the queue's codec. A message that
-            does not fit it fails, as if the handler had raised.
+        payload: a type, as a dataclass or a model, or its import string: `msg.payload` is one, by the queue's
+            codec. A message that does not fit it fails, as if the handler had raised.
 
     Raises:
         ConsumerBusyError: another drain lives under this consumer's name.
@@ -63,7 +63,8 @@ def drain(
         0
     """
     _check_queue(queue)
-    limits = limits or DrainLimits()
+    limits = DrainLimits() if limits is None else limits
+    check_limits(limits)
     with _handling(queue, handler, engine, inbox, payload) as handling, Presence(queue) as presence:
         channel = StreamChannel.for_drain(presence, limits, take_over_from)
         return DrainLoop(channel, handling, limits).run()
@@ -90,7 +91,8 @@ def drain_stale(
         >>> report = drain_stale(queue, bill, engine, DrainLimits(max_deliveries=5), min_idle_ms=60_000)
     """
     _check_queue(queue)
-    limits = limits or DrainLimits()
+    limits = DrainLimits() if limits is None else limits
+    check_limits(limits)
     min_idle_ms = queue.config.claim_idle_ms if min_idle_ms is None else min_idle_ms
     with _handling(queue, handler, engine, inbox, payload) as handling, Presence(queue) as presence:
         channel = StreamChannel.for_stale(presence, limits, min_idle_ms)
@@ -116,5 +118,4 @@ def _handling(
         raise TypeError(
             "a plain stream is drained into a database: engine must be a SQLAlchemy Engine, not None"
         )
-    payload_type = None if payload is None else PayloadType(payload, queue.codec)
-    return new_handling(handler, engine, inbox, payload=payload_type)
+    return new_handling(handler, engine, inbox, payload=PayloadType.of(payload, queue.codec))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Generic
+from typing import TYPE_CHECKING, Generic
 
 from conquiet.consume.attempt import Attempts
 from conquiet.consume.channel import Channel, Handling, M
@@ -12,10 +12,10 @@ from conquiet.consume.conclusions import Conclusions
 from conquiet.consume.decisions import Decisions
 from conquiet.consume.ending import Ending
 from conquiet.consume.gate import Gate
-from conquiet.consume.handlers import OwnThread, Workers, new_workers
+from conquiet.consume.handlers import OwnThread, Threads, Workers
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.loop_state import LoopState
-from conquiet.consume.order import order_of
+from conquiet.consume.order import Order, order_of
 from conquiet.consume.queued import Queued
 from conquiet.consume.reads import Reads
 from conquiet.consume.report import DrainReport, StopReason
@@ -23,6 +23,9 @@ from conquiet.consume.spans import Spans
 from conquiet.consume.tally import Tally
 from conquiet.consume.unsettled import Unsettled
 from conquiet.logs import naming_messages_of
+
+if TYPE_CHECKING:
+    from conquiet.consume.event_loop import EventLoop
 
 
 class DrainLoop(Generic[M]):
@@ -54,7 +57,7 @@ class DrainLoop(Generic[M]):
         self.attempts = Attempts(channel, handling, spans, self._gate)
         self._handlers: OwnThread[M] | Workers[M] = OwnThread(self.attempts)
         if self._is_concurrent:
-            self._handlers = new_workers(
+            self._handlers = _new_workers(
                 event_loop,
                 limits.concurrency,
                 order,
@@ -224,3 +227,15 @@ class DrainLoop(Generic[M]):
             if not is_begun:
                 self._gate.leave()
         self._conclusions.of_ended()
+
+
+def _new_workers(
+    loop: EventLoop | None, most: int, order: Order[M], new_attempts: Callable[[], Attempts[M]]
+) -> Workers[M]:
+    """Threads, or for `async def` handlers tasks of their event loop."""
+    if loop is None:
+        return Threads(most, order, new_attempts)
+    # Not above: greenlets are an extra.
+    from conquiet.consume.coroutines import Coroutines
+
+    return Coroutines(loop, most, order, new_attempts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 _T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
 
 
 class EventLoop:
@@ -51,6 +54,8 @@ class EventLoop:
                 loop = cls(engine)
                 loop._thread.start()
                 loop._is_ready.wait()
+                if not hasattr(loop, "_should_end"):
+                    raise RuntimeError("the thread of the event loop could not start it; stderr says why")
                 _running[engine] = loop
             loop._users += 1
             return loop
@@ -93,22 +98,31 @@ class EventLoop:
             raise
 
     def _run(self) -> None:
-        with naming_messages_of_tasks(), asyncio.Runner(loop_factory=_Loop) as runner:
-            self._loop = runner.get_loop()
-            runner.run(self._serve())
+        try:
+            with naming_messages_of_tasks(), asyncio.Runner(loop_factory=_Loop) as runner:
+                self._loop = runner.get_loop()
+                runner.run(self._serve())
+        finally:
+            # Whoever waits for the start must not do so for ever.
+            self._is_ready.set()
 
     async def _serve(self) -> None:
         self._should_end = asyncio.Event()
         self._is_ready.set()
         await self._should_end.wait()
         if self._engine is not None:
-            await self._engine.dispose()
+            try:
+                await self._engine.dispose()
+            except Exception:  # noqa: BLE001 -- the log has it
+                _log.exception("the connections of an event loop's pool could not be closed")
 
 
 class _Loop(asyncio.SelectorEventLoop):
     """One for which no thread comes too late, as that of a driver whose connection was refused."""
 
-    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon_threadsafe(  # type: ignore[override]  # of any arguments
+        self, callback: Any, *arguments: Any, context: Any = None
+    ) -> asyncio.Handle:
         try:
             return super().call_soon_threadsafe(callback, *arguments, context=context)
         except RuntimeError:

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from conquiet.consume.batch_handler import BatchHandler
 from conquiet.consume.batch_handling import BatchHandling
 from conquiet.consume.handling import Handler, MessageHandling, check_handler, is_async
+from conquiet.consume.references import load_payload_type
 from conquiet.db import Inbox
 from conquiet.payload import PayloadCodec, StandardCodec
 
@@ -25,14 +26,23 @@ if TYPE_CHECKING:
 class PayloadType:
     """What a handler's messages have as their payload, instead of the JSON object."""
 
+    #: A type, or where to import it from: "shop.orders:Order".
+
     kind: Any
     codec: PayloadCodec | None = None
 
     def __post_init__(self) -> None:
         if self.codec is None:
             object.__setattr__(self, "codec", StandardCodec())
+        if isinstance(self.kind, str):
+            object.__setattr__(self, "kind", load_payload_type(self.kind))
         if isinstance(self.codec, StandardCodec):
             self.codec.check_type(self.kind)
+
+    @classmethod
+    def of(cls, kind: Any, codec: PayloadCodec | None) -> PayloadType | None:
+        """That of a `payload=`; `None` for dicts as they are."""
+        return None if kind is None else cls(kind, codec)
 
     def typed(self, msg: Any) -> Any:
         """The message with a value of the type."""

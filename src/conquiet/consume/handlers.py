@@ -9,15 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
 
 from conquiet.consume.attempt import Attempt, Attempts
 from conquiet.consume.channel import M
 from conquiet.consume.order import Order
 from conquiet.logs import naming_messages_of
-
-if TYPE_CHECKING:
-    from conquiet.consume.event_loop import EventLoop
 
 #: A worker without a message gives its connection back after this time: others may wait for one.
 KEEP_CONNECTION_S = 0.05
@@ -172,15 +169,3 @@ class Threads(Workers[M]):
                 return self._jobs.get(timeout=KEEP_CONNECTION_S)
         attempts.release()
         return self._jobs.get()
-
-
-def new_workers(
-    loop: EventLoop | None, most: int, order: Order[M], new_attempts: Callable[[], Attempts[M]]
-) -> Workers[M]:
-    """Threads, or for `async def` handlers tasks of their event loop."""
-    if loop is None:
-        return Threads(most, order, new_attempts)
-    # Not above: greenlets are an extra.
-    from conquiet.consume.coroutines import Coroutines
-
-    return Coroutines(loop, most, order, new_attempts)

@@ -186,6 +186,11 @@ class MessageHandling:
         if self._inbox is not None and self._engine is not None:
             self._inbox.create_table(self._engine)
 
+    def prepare(self) -> None:
+        """Do what is done once, before the first drain: create the table of the inbox."""
+        with self:
+            """It is there now."""
+
     def close(self) -> None:
         """Give the kept connection back; at the end."""
         self.release()
@@ -255,8 +260,8 @@ def check_handler(handler: object, *, arguments: int | None = None, may_be_async
     for one in (handler, function):
         if inspect.iscoroutinefunction(one) and not may_be_async:
             raise TypeError(
-                f"{handler!r} is an `async def` handler: drain and consumers call it where engine is an "
-                "AsyncEngine, as create_async_engine makes it"
+                f"handler must be a plain function: {handler!r} would not run when it is called; `drain` and "
+                "consumers await it if engine is an AsyncEngine, as create_async_engine makes it"
             )
         if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
             raise TypeError(f"handler must be a plain function: {handler!r} would not run when it is called")

@@ -74,6 +74,13 @@ class DrainLimits:
             raise ValueError(f"on_error must be 'raise' or 'continue', got {self.on_error!r}")
 
 
+def check_limits(limits: object) -> None:
+    """Refuse what is no `DrainLimits`."""
+    if not isinstance(limits, DrainLimits):
+        remedy = f": write DrainLimits(max_messages={limits})" if type(limits) is int else ""
+        raise TypeError(f"limits must be a DrainLimits, got {limits!r:.100}{remedy}")
+
+
 def check_order_by(order_by: object) -> None:
     """Refuse what cannot name an order."""
     is_name = isinstance(order_by, str) and order_by

@@ -1,4 +1,4 @@
-"""Handlers by name: "my_pkg.handlers:bill", so that they travel through configs, YAML and command lines."""
+"""Handlers and types by name: "my_pkg.handlers:bill": so they travel through configs and command lines."""
 
 from __future__ import annotations
 
@@ -21,17 +21,32 @@ def load_handler(reference: str) -> Callable[..., Any]:
         >>> load_handler("math:hypot")(3, 4)
         5.0
     """
+    found = _imported("handler", "function", reference)
+    check_handler(found)
+    return found  # type: ignore[no-any-return]  # checked to be callable
+
+
+def load_payload_type(reference: str) -> Any:
+    """Import the type that "package.module:Class" names.
+
+    Raises:
+        ValueError: it is not of that form.
+        ImportError: there is no such module, or it has no such class.
+    """
+    return _imported("payload", "Class", reference)
+
+
+def _imported(argument: str, kind: str, reference: str) -> Any:
     module_name, separator, path = reference.partition(":") if isinstance(reference, str) else ("", "", "")
     if not (module_name and separator and path):
-        raise ValueError(f'handler must be named as "package.module:function", got {reference!r}')
+        raise ValueError(f'{argument} must be named as "package.module:{kind}", got {reference!r}')
     found: Any = import_module(module_name)
     for name in path.split("."):
         try:
             found = getattr(found, name)
         except AttributeError as error:
             raise ImportError(f"module {module_name!r} has no {path!r}, named by {reference!r}") from error
-    check_handler(found)
-    return found  # type: ignore[no-any-return]  # checked to be callable
+    return found
 
 
 def reference_to(handler: Callable[..., Any]) -> str:

@@ -12,7 +12,14 @@ from conquiet.consume.scripts import publish
 from conquiet.db import DbSession, Outbox, OutboxRow
 from conquiet.db.tables import visible_sql
 from conquiet.errors import QueueError
-from conquiet.queue.connection import Client, key_beside, queue_error, run_command, visible_errors
+from conquiet.queue.connection import (
+    Client,
+    check_client,
+    key_beside,
+    queue_error,
+    run_command,
+    visible_errors,
+)
 from conquiet.queue.ends import EndWatch
 from conquiet.queue.replicas import ReplicaWait
 
@@ -49,6 +56,7 @@ class OutboxRelay:
             min_replicas: a row is kept until so many replicas have its message: a failover loses none.
             replica_timeout_ms: for so long `relay` waits for them.
         """
+        check_client(client)
         self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
         self._engine = engine
         self._client = client

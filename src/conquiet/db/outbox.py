@@ -37,7 +37,7 @@ from conquiet.db.tables import (
     now_ms,
     visible_sql,
 )
-from conquiet.payload import PayloadCodec, Sendable, as_json_object, encode_payload
+from conquiet.payload import PayloadCodec, Sendable, as_json_object, check_codec, encode_payload
 from conquiet.tracing import active_traces
 
 #: Of the rows that are read at once; each is in memory several times.
@@ -71,6 +71,7 @@ class Outbox:
 
     def __init__(self, *, table: str = "conquiet_outbox", codec: PayloadCodec | None = None) -> None:
         check_table_name(table)
+        check_codec(codec)
         self._codec = codec
         self.table = table
         self._table = Table(

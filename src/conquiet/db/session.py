@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Connection, Engine, RootTransaction, event
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, ObjectNotExecutableError, SQLAlchemyError
 
 from conquiet.db.guard import TransactionGuard, roll_back
 from conquiet.errors import CommitUnknownError, DbError
@@ -90,7 +90,11 @@ class DbSession:
         self, statement: Executable, parameters: Row | Sequence[Row] | None = None
     ) -> CursorResult[Any]:
         """Run one statement in this transaction."""
-        return self.connection.execute(statement, parameters)
+        try:
+            return self.connection.execute(statement, parameters)
+        except ObjectNotExecutableError as error:
+            error.add_note("SQL as a str is written session.execute(text('SELECT …')), with sqlalchemy.text")
+            raise
 
     def scalar(self, statement: Executable, parameters: Row | None = None) -> Any:
         """Run one statement and return the first column of its first row, or `None`."""

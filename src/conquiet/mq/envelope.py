@@ -242,7 +242,7 @@ class MqMessage(Generic[P]):
     @property
     def payload(self) -> P:
         payload: Any = self.envelope.payload
-        return payload
+        return payload  # type: ignore[no-any-return]  # of the type that the consumer names
 
     def with_payload(self, payload: Any) -> MqMessage[Any]:
         """The same delivery with its payload as a value of a type."""

@@ -26,7 +26,19 @@ Sendable = Mapping[str, Any] | _HasDataclassFields | _HasPydanticFields | _HasSt
 
 
 class PayloadCodec(Protocol):
-    """How values become the JSON objects of messages, and JSON objects values; any object with these two."""
+    """How values become the JSON objects of messages, and JSON objects values; any object with these two.
+
+    Examples:
+        >>> class Renamed:
+        ...     def encode(self, value):
+        ...         return {"orderId": value["order_id"]}
+        ...
+        ...     def decode(self, payload_type, payload):
+        ...         return payload_type(order_id=payload["orderId"])
+        >>> renamed = StreamWriter(client, "renamed", codec=Renamed())
+        >>> client.xrange("renamed", renamed.enqueue({"order_id": 7}))[0][1]
+        {b'data': b'{"orderId":7}'}
+    """
 
     def encode(self, value: Any, /) -> Mapping[str, Any]:
         """The JSON object of a value that is sent; what it raises, the call that sends raises."""
@@ -40,6 +52,16 @@ class StandardCodec:
 
     A dataclass is written by its annotations, so that each value comes back as what it was; a dict, which has
     none, by the classes of its values.
+
+    Examples:
+        >>> from dataclasses import make_dataclass
+        >>> from datetime import date
+        >>> Booking = make_dataclass("Booking", [("day", date), ("seats", int)])
+        >>> codec = StandardCodec()
+        >>> codec.encode(Booking(date(2026, 11, 19), 2))
+        {'day': '2026-11-19', 'seats': 2}
+        >>> codec.decode(Booking, {"day": "2026-11-19", "seats": 2})
+        Booking(day=datetime.date(2026, 11, 19), seats=2)
     """
 
     def encode(self, value: Any, /) -> Mapping[str, Any]:
@@ -74,7 +96,9 @@ class StandardCodec:
         try:
             return conversion_of(payload_type).load(payload)
         except Misfit as misfit:
-            raise PayloadTypeError(misfit.path, misfit.problem) from misfit.__cause__
+            error = PayloadTypeError(misfit.path, misfit.problem)
+        # Without a cause, whose text may quote the payload: the error is logged, and kept with a dead letter.
+        raise error
 
     def check_type(self, payload_type: Any) -> None:
         """Refuse a type that no payload could be read as, before the first message.
@@ -91,6 +115,14 @@ class StandardCodec:
             name = getattr(payload_type, "__name__", payload_type)
             text = f"payload={name} cannot be used: {name}{misfit.path} {misfit.problem}"
             raise TypeError(text) from misfit.__cause__
+
+
+def check_codec(codec: object) -> None:
+    """Refuse what is neither a codec nor `None`."""
+    has_both = callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))
+    if codec is not None and (isinstance(codec, type) or not has_both):
+        of_class = f": write {codec.__name__}()" if isinstance(codec, type) and has_both else ""
+        raise TypeError(f"codec must be an object with encode and decode, got {codec!r:.100}{of_class}")
 
 
 _STANDARD = StandardCodec()

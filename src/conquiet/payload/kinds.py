@@ -346,5 +346,6 @@ def each(values: Any, convert: Callable[[Any], Any]) -> list[Any]:
 
 
 def shown(value: Any) -> str:
-    """What it is, for an error."""
-    return f"the {type(value).__name__} {value!r:.60}"
+    """What it is, for an error, which may be logged elsewhere than the value should be."""
+    name = type(value).__name__
+    return "None" if value is None else f"an {name}" if name[0] in "aeio" else f"a {name}"

@@ -67,7 +67,7 @@ class _PydanticModel:
 
     def _below(self, error: ValidationError) -> Misfit:
         first = error.errors(include_url=False, include_context=False)[0]
-        misfit = Misfit(f"is {first.get('input')!r:.60}: {first['msg']}")
+        misfit = Misfit(f"does not fit: {first['msg']}")
         for part in reversed(first["loc"]):
             misfit.below(f"[{part}]" if isinstance(part, int) else f".{part}")
         return misfit

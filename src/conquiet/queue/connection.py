@@ -155,7 +155,7 @@ def open_async_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Asy
         True
     """
     options = {"retry": AsyncRetry(NoBackoff(), 0), **options}
-    kinds = (redis.asyncio.Redis.from_url, redis.asyncio.RedisCluster.from_url, AsyncSentinel)
+    kinds = (_open_async_single, redis.asyncio.RedisCluster.from_url, AsyncSentinel)
     client: AsyncClient = _open(url, block_ms, options, *kinds)
     return client
 
@@ -172,7 +172,10 @@ def check_client(client: object) -> None:
     if isinstance(client, Client):
         return
     if isinstance(client, redis.asyncio.Redis | redis.asyncio.RedisCluster):
-        raise TypeError("client must be a redis.Redis or RedisCluster, not one of redis.asyncio")
+        raise TypeError(
+            "client must be a redis.Redis or RedisCluster, not one of redis.asyncio: "
+            "for that there are AsyncQueue and AsyncProducer"
+        )
     of_url = "; `open_client(url)` makes one" if isinstance(client, str) else ""
     raise TypeError(f"client must be a redis.Redis or RedisCluster, got {shown(client)}{of_url}")
 
@@ -252,6 +255,12 @@ def _open_single(url: str, *, single_connection_client: bool = False, **options:
     pool = POOL.from_url(url, **{"max_connections": _MOST_CONNECTIONS, **options})
     client = redis.Redis(connection_pool=pool, single_connection_client=single_connection_client)
     client.auto_close_connection_pool = True
+    return client
+
+
+def _open_async_single(url: str, **options: Any) -> redis.asyncio.Redis:
+    # As many connections as a plain client may have: with redis-py's 100, more tasks than that would fail.
+    client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, **{"max_connections": 2**31, **options})
     return client
 
 

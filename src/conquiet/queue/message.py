@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, overload
 from zlib import crc32
 
 from conquiet.errors import MalformedEntry, MalformedEntryError
@@ -48,6 +48,32 @@ class QueueMessage(Generic[P]):
     delivery_count: int = 1
     #: The entry's data as it came.
     data: bytes = field(default=b"{}", repr=False, compare=False)
+
+    if TYPE_CHECKING:
+        # Of any dict the type is that of a dict: a checker would ask what is in an empty one.
+        @overload
+        def __init__(
+            self: QueueMessage[Payload],
+            stream: str,
+            group: str,
+            id: str,
+            payload: Payload,
+            delivery_count: int = ...,
+            data: bytes = ...,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self,
+            stream: str,
+            group: str,
+            id: str,
+            payload: P,
+            delivery_count: int = ...,
+            data: bytes = ...,
+        ) -> None: ...
+
+        def __init__(self, *fields: Any, **named: Any) -> None: ...
 
     @property
     def attempt(self) -> int:

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from conquiet.arguments import check_name, check_positive_int
-from conquiet.payload import Payload, PayloadCodec, Sendable, as_json_object, as_json_objects, encode_payload
+from conquiet.payload import (
+    Payload,
+    PayloadCodec,
+    Sendable,
+    as_json_object,
+    as_json_objects,
+    check_codec,
+    encode_payload,
+)
 from conquiet.queue.connection import (
     Client,
     check_client,
@@ -56,6 +64,7 @@ class StreamWriter:
         """
         check_client(client)
         check_name("stream", stream)
+        check_codec(codec)
         self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
         self.client = client
         self.stream = stream

@@ -10,12 +10,12 @@ from typing import Any, get_type_hints
 from conquiet.db import DbSession
 from conquiet.extras import needs_extra
 from conquiet.payload import encode_payload
+from conquiet.payload.models import adapter_of, problems_of
 from conquiet.tasks.context import TaskContext
 from conquiet.tasks.errors import TaskArgumentsError, TaskResultError
 
 with needs_extra("tasks", "pydantic", part="conquiet.tasks"):
     from pydantic import (
-        ConfigDict,
         PydanticSchemaGenerationError,
         PydanticUserError,
         TypeAdapter,
@@ -164,7 +164,7 @@ class TaskSignature:
             try:
                 converted[name] = convert(converter, value)
             except ValidationError as error:
-                raise TaskArgumentsError(self.name, _reason(name, error)) from error
+                raise TaskArgumentsError(self.name, problems_of(error, name)) from error
             except (ValueError, TypeError) as error:
                 raise TaskArgumentsError(self.name, f"{name}: {error}") from error
         return converted
@@ -185,7 +185,7 @@ class _Converter:
         self._plain = hint if hint in _PLAIN else None
         self._is_any = hint is Any
         try:
-            self._adapter: TypeAdapter[Any] | None = None if self._is_any else _adapter_of(hint)
+            self._adapter: TypeAdapter[Any] | None = None if self._is_any else adapter_of(hint)
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             raise TypeError(
                 f"{what} has the type {hint!r}, which cannot be written as JSON: {error}"
@@ -223,23 +223,4 @@ class _Converter:
         return self._adapter.validate_json(encode_payload({"v": value})[5:-1])
 
 
-def _adapter_of(hint: Any) -> TypeAdapter[Any]:
-    try:
-        # NaN would become null without a word; as it is, it is refused.
-        return TypeAdapter(hint, config=ConfigDict(ser_json_inf_nan="constants"))
-    except PydanticUserError as error:
-        if error.code != "type-adapter-config-unused":
-            raise
-        # A model has a config of its own.
-        return TypeAdapter(hint)
-
-
 _ANY = _Converter("any", Any)
-
-
-def _reason(name: str, error: ValidationError) -> str:
-    texts = []
-    for problem in error.errors(include_url=False, include_context=False)[:5]:
-        path = "".join(f"[{part!r}]" for part in problem["loc"])
-        texts.append(f"{name}{path}: {problem['msg']}, got {problem.get('input')!r:.60}")
-    return "; ".join(texts)

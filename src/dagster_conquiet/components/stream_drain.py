@@ -47,6 +47,10 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
         description='"package.module:function", or ".module:function" in the folder of the component; called '
         "as function(msg, session)."
     )
+    payload: str | None = Field(
+        default=None,
+        description='The type of the messages\' payloads as "package.module:Class"; a dict unless given.',
+    )
     asset: dg.ResolvedAssetSpec | None = Field(
         default=None, description="The asset that the drain makes; named after stream and group if not given."
     )
@@ -98,6 +102,7 @@ class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
             stream=self.stream,
             group=self.group,
             handler=handler_in(self.handler, context),
+            payload=None if self.payload is None else handler_in(self.payload, context),
             config=DrainConfig(**limits),
             resources=keys,
         )

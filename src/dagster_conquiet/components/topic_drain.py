@@ -42,6 +42,10 @@ class TopicDrainComponent(dg.Component, dg.Model, dg.Resolvable):
         description='"package.module:function", or ".module:function" in the folder of the component; called '
         "as function(msg, session)."
     )
+    payload: str | None = Field(
+        default=None,
+        description='The type of the messages\' payloads as "package.module:Class"; a dict unless given.',
+    )
     partitions: int | None = Field(
         default=None, description="As many as the topic has; not given, the topic is followed as it grows."
     )
@@ -97,6 +101,7 @@ class TopicDrainComponent(dg.Component, dg.Model, dg.Resolvable):
             partitions=self.partitions,
             group=self.group,
             handler=handler_in(self.handler, context),
+            payload=None if self.payload is None else handler_in(self.payload, context),
             config=TopicDrainConfig(**limits, fail_when=self.fail_when.rule()),
             resources=keys,
         )

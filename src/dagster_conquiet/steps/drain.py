@@ -13,13 +13,13 @@ from sqlalchemy import Engine
 
 from conquiet.consume import DrainLimits, DrainReport, drain
 from conquiet.consume.engine import DrainLoop
-from conquiet.consume.handler_kinds import new_handling
+from conquiet.consume.handler_kinds import PayloadType, new_handling
 from conquiet.consume.handling import Handler
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, DrainError
 from conquiet.logs import hiding_error_texts
 from conquiet.mq import ConsumerConfig, MqAdmin, RetryPolicy, Topic, Topics, drain_partition
-from conquiet.queue import Client, QueueConfig, RedisStreamsQueue, peek_backlog
+from conquiet.queue import Client, QueueConfig, QueueMessage, RedisStreamsQueue, peek_backlog
 from dagster_conquiet.config import LimitsConfig, TopicDrainConfig
 from dagster_conquiet.handlers import bound_handler
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
@@ -108,7 +108,7 @@ def run_drain(
     try:
         # What is logged to stderr is kept by Dagster too.
         with nullcontext() if config.log_errors else hiding_error_texts():
-            report = drain_it(handler=handler, engine=engine, inbox=spec.inbox)
+            report = drain_it(handler=handler, engine=engine, inbox=spec.inbox, payload=spec.payload)
     except DrainError as error:
         report = error.report
     after = peek_backlog(client, stream=report.stream, group=report.group)
@@ -166,10 +166,11 @@ def read_again_in_step(
     """
     with opened_step(context, spec, config) as (client, attempt, limits):
 
-        def read_again(handler: Handler, engine: Engine, inbox: Inbox | None) -> DrainReport:
+        def read_again(handler: Handler, engine: Engine, inbox: Inbox | None, payload: Any) -> DrainReport:
+            payload_type = PayloadType.of(payload, None)
             channel = RetainedChannel(client, spec.stream, f"{spec.group}@{attempt.work_id}", retained)
-            with new_handling(handler, engine, inbox) as handling:
-                return DrainLoop(channel, handling, limits).run()
+            with new_handling(handler, engine, inbox, payload=payload_type) as handling:
+                return DrainLoop[QueueMessage](channel, handling, limits).run()
 
         every = replace(spec, fail_when=lambda report: bool(report.failed) or report.stopped_by in _TOO_SOON)
         return run_drain(context, client, every, config, read_again)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import re
 import typing
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from conquiet.errors import ConquietError
-from conquiet.payload import encode_payload
+from conquiet.errors import ConquietError, PayloadTypeError
+from conquiet.payload import StandardCodec, as_json_object, encode_payload
 
 
 class RowError(ConquietError):
@@ -36,12 +34,15 @@ def row_type_of(annotation: Any) -> Any:
 
 
 def as_dicts(asset: str, rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Dicts, dataclasses or pydantic models as what JSON can carry."""
+    """Dicts, dataclasses or models as what JSON can carry."""
     dicts: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
-        plain = row if isinstance(row, dict) else TypeAdapter(type(row)).dump_python(row, mode="json")
+        try:
+            plain = as_json_object(row, None)
+        except PayloadTypeError as error:
+            raise RowError(asset, row=number, column=_column(error.path), problem=error.problem) from error
         if not isinstance(plain, dict):
-            problem = f"expected a dict, a dataclass or a pydantic model, got {type(row).__name__}"
+            problem = f"expected a dict, a dataclass or a model, got {type(row).__name__}"
             raise RowError(asset, row=number, column=None, problem=problem)
         _check(asset, number, plain)
         dicts.append(plain)
@@ -54,16 +55,18 @@ def typed(asset: str, rows: Sequence[dict[str, Any]], row_type: Any) -> list[Any
     Raises:
         RowError: one of them is not.
     """
-    adapter, read = TypeAdapter(row_type), []
+    codec, read = StandardCodec(), []
     for number, row in enumerate(rows):
         try:
-            # As JSON, in which times and decimals are texts.
-            read.append(adapter.validate_json(json.dumps(row)))
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            column = ".".join(map(str, first["loc"])) or None
-            raise RowError(asset, row=number, column=column, problem=first["msg"]) from None
+            read.append(codec.decode(row_type, row))
+        except PayloadTypeError as error:
+            raise RowError(asset, row=number, column=_column(error.path), problem=error.problem) from None
     return read
+
+
+def _column(path: str) -> str | None:
+    """The first step of a path, as the name of a column."""
+    return re.split(r"[.\[\]']+", path)[1] if path else None
 
 
 def _check(asset: str, number: int, row: dict[str, Any]) -> None:

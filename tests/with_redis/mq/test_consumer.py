@@ -183,7 +183,7 @@ def test_a_handler_that_would_not_run_is_refused_at_once(topic, handler):
 
 @pytest.mark.parametrize("handler", [coroutine, AsyncCallable()])
 def test_an_async_handler_is_refused_with_an_engine_that_does_not_await(topic, engine, handler):
-    with pytest.raises(TypeError, match="engine is an AsyncEngine, as create_async_engine makes it"):
+    with pytest.raises(TypeError, match="if engine is an AsyncEngine, as create_async_engine makes it"):
         PartitionConsumer(topic, GROUP, handler, engine)
 
 

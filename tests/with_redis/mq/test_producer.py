@@ -10,8 +10,22 @@ import pytest
 
 from conquiet import QueueConfig, RedisStreamsQueue
 from conquiet.errors import TopicError
-from conquiet.mq import Message, Producer
+from conquiet.mq import AsyncProducer, Message, Producer
+from conquiet.queue import open_async_client
+from tests.awaited import Awaited, EventLoop
 from tests.eventually import eventually
+
+
+@pytest.fixture(params=["plain", "asyncio"])
+def producer(request, client, server_url):
+    """Both kinds: what is said of one is true of the other."""
+    if request.param == "plain":
+        yield Producer(client)
+        return
+    with EventLoop() as loop:
+        opened = open_async_client(server_url)
+        yield Awaited(AsyncProducer(opened), loop)
+        loop.run(opened.aclose())
 
 
 def entries(topic, partition=0):

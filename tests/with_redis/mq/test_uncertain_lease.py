@@ -9,11 +9,12 @@ from sqlalchemy import insert, select
 
 from conquiet import DrainLimits
 from conquiet.consume.engine import DrainLoop
-from conquiet.consume.handling import MessageHandling
+from conquiet.consume.handler_kinds import new_handling
 from conquiet.mq import ConsumerConfig, LeaseLostError
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.queue.ends import EndWatch
 from tests.conftest import effects
+from tests.with_databases.consuming import as_async, async_engine_of
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import pending
 
@@ -21,24 +22,28 @@ from tests.with_redis.mq.consuming import pending
 class Worker:
     """The loop of one partition, whose lease nobody renews; its handler gets the channel too."""
 
-    def __init__(self, topic, engine, handler):
+    def __init__(self, topic, engine, handler, *, is_async):
         config = ConsumerConfig(consumer_name="worker-1", block_ms=10)
         self.channel = PartitionChannel(Hand(topic).leased, config, EndWatch(topic.client))
         self.channel.lease_valid_until = math.inf
-        handling = MessageHandling(
-            lambda msg, session: handler(self.channel, msg, session),
-            engine,
-            before_commit=self.channel.check_lease,
-        )
-        self.loop = DrainLoop(self.channel, handling, DrainLimits())
+        call = lambda msg, session: handler(self.channel, msg, session)  # noqa: E731
+        if is_async:
+            call, engine = as_async(call), async_engine_of(engine)
+        self.handling = new_handling(call, engine, before_commit=self.channel.check_lease)
+        self.loop = DrainLoop(self.channel, self.handling, DrainLimits())
 
 
-@pytest.fixture
-def make_worker(topic, engine):
+@pytest.fixture(params=["plain", "async"])
+def make_worker(topic, engine, request):
+    made = []
+
     def make(handler):
-        return Worker(topic, engine, handler)
+        made.append(Worker(topic, engine, handler, is_async=request.param == "async"))
+        return made[-1]
 
-    return make
+    yield make
+    for worker in made:
+        worker.handling.close()
 
 
 def write(msg, session):

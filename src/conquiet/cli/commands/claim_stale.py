@@ -12,9 +12,11 @@ from conquiet.cli.drains import (
     Database,
     InboxKeep,
     LimitOptions,
+    PayloadName,
     UseInbox,
     chosen_inbox,
     loaded_handler,
+    loaded_payload_type,
     require_engine,
     run_and_show,
 )
@@ -38,6 +40,7 @@ def claim_stale(
     database: Database = None,
     inbox: UseInbox = False,
     inbox_keep: InboxKeep = None,
+    payload: PayloadName = None,
     dry_run: DryRunOption = False,
 ) -> int:
     """Take over what dead consumers of a stream left pending, and handle it or give it to a consumer.
@@ -64,7 +67,9 @@ def claim_stale(
         if not dry_run and handler is not None:
             function, into = loaded_handler(handler), require_engine(engine)
             queue = RedisStreamsQueue(topic.client, config)
-            run = partial(drain_stale, queue, function, into, used, inbox=chosen_inbox(inbox, inbox_keep))
+            payload_type = loaded_payload_type(payload)
+            run = partial(drain_stale, queue, function, into, used, payload=payload_type)
+            run = partial(run, inbox=chosen_inbox(inbox, inbox_keep))
             return run_and_show(context, "stream", partial(run, min_idle_ms=min_idle_ms))
         if not dry_run:
             ids = RedisStreamsQueue(topic.client, config).claim_ids(min_idle_ms, most)

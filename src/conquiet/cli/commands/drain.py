@@ -13,10 +13,12 @@ from conquiet.cli.drains import (
     HandlerName,
     InboxKeep,
     LimitOptions,
+    PayloadName,
     RetryOptions,
     UseInbox,
     chosen_inbox,
     loaded_handler,
+    loaded_payload_type,
     require_engine,
     run_and_show,
 )
@@ -71,6 +73,7 @@ def drain(
         int, typer.Option("--parallel", min=1, help="Topics: so many partitions at once.")
     ] = 1,
     until: _Until = "idle",
+    payload: PayloadName = None,
     group_start: _GroupStart = "start",
 ) -> int:
     """Handle messages up to the limits, each in a transaction of its own that commits before its ack.
@@ -85,6 +88,7 @@ def drain(
     from conquiet.queue import QueueConfig, RedisStreamsQueue, unique_consumer_name
 
     function, group, start = loaded_handler(handler), context.group(group), parse_position(group_start)
+    payload_type = loaded_payload_type(payload)
     with Stopping() as stopping, context.topic(name) as topic, context.engine(database) as engine:
         used = limits.drain_limits(stopping, idle_ms=idle)
         consumer_name = unique_consumer_name("cli") if consumer is None else consumer
@@ -108,12 +112,17 @@ def drain(
                 # The queue itself would create it at the beginning.
                 create_group(topic, group, start)
             queue = RedisStreamsQueue(topic.client, QueueConfig(name, group, consumer_name))
-            run = partial(consume.drain, queue, function, into, used, inbox=chosen_inbox(inbox, inbox_keep))
+            of_stream = {"inbox": chosen_inbox(inbox, inbox_keep), "payload": payload_type}
+            run = partial(consume.drain, queue, function, into, used, **of_stream)
             return run_and_show(context, "stream", run)
         if used.max_deliveries is not None:
             raise UsageError("--max-deliveries is for streams; a topic has --max-attempts.")
         config = ConsumerConfig(consumer_name=consumer_name, group_start=start, retry=retry.policy())
-        how: dict[str, Any] = {"inbox": chosen_inbox(inbox, inbox_keep), "config": config}
+        how: dict[str, Any] = {
+            "inbox": chosen_inbox(inbox, inbox_keep),
+            "config": config,
+            "payload": payload_type,
+        }
         if partition is None:
             how |= {"until": cast("Until", until), "parallel": parallel}
             run = partial(drain_topic, topic, group, function, engine, used, **how)

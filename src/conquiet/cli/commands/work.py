@@ -15,10 +15,12 @@ from conquiet.cli.drains import (
     Database,
     HandlerName,
     InboxKeep,
+    PayloadName,
     RetryOptions,
     UseInbox,
     chosen_inbox,
     loaded_handler,
+    loaded_payload_type,
     require_engine,
 )
 from conquiet.cli.exits import ExitCode, UsageError
@@ -41,6 +43,7 @@ class ConsumerOptions:
     database: Database = None
     inbox: UseInbox = False
     inbox_keep: InboxKeep = None
+    payload: PayloadName = None
     concurrency: Annotated[
         int, typer.Option("--concurrency", "-c", min=1, help="Messages at once, of each partition.")
     ] = 1
@@ -108,6 +111,7 @@ class ConsumerOptions:
         given: dict[str, Any] = {
             "--database": self.database,
             "--inbox-keep": None if self.inbox_keep is None else f"{self.inbox_keep}ms",
+            "--payload": self.payload,
             "--concurrency": self.concurrency,
             "--order-by": self.order_by,
             "--batch-size": self.batch_size,
@@ -157,12 +161,13 @@ def _run(
 ) -> int:
     from conquiet.mq import PartitionConsumer
 
-    inbox = chosen_inbox(options.inbox, options.inbox_keep)
+    inbox, payload = chosen_inbox(options.inbox, options.inbox_keep), loaded_payload_type(options.payload)
     with Stopping() as stopping, context.topic(name) as topic, context.engine(options.database) as engine:
         if topic.layout == "bare_stream":
             require_engine(engine)
         config = options.config(topic, retry)
-        consumer = PartitionConsumer(topic, group, function, engine, inbox=inbox, config=config)
+        how: dict[str, Any] = {"inbox": inbox, "config": config, "payload": payload}
+        consumer = PartitionConsumer(topic, group, function, engine, **how)
         document = {
             "name": name,
             "kind": "stream" if topic.layout == "bare_stream" else "topic",

@@ -10,7 +10,7 @@ from conquiet.consume.limits import DEFAULT_BATCH_SIZE, DrainLimits, OrderBy, ch
 from conquiet.mq.look.group_changes import id_before
 from conquiet.mq.own.retry import RetryPolicy
 from conquiet.mq.own.settlement import SettlementRules
-from conquiet.payload import PayloadCodec
+from conquiet.payload import PayloadCodec, check_codec
 from conquiet.queue import unique_consumer_name
 from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.queue.config import CLAIM_IDLE_MS
@@ -96,6 +96,7 @@ class ConsumerConfig:
                 f"got {self.take_over_from!r}"
             )
         id_before(self.group_start)
+        check_codec(self.codec)
         if self.ordering not in ("default", "strict"):
             raise ValueError(f"ordering must be 'default' or 'strict', got {self.ordering!r}")
         if self.retry_mode not in ("in_place", "requeue"):
@@ -127,6 +128,19 @@ class ConsumerConfig:
         """Refuse an order that strict ordering, which is by key, would not keep."""
         if self.ordering == "strict" and order_by is not None:
             raise ValueError(f"strict ordering is that of the keys: leave out order_by, got {order_by!r}")
+
+    @classmethod
+    def of(cls, config: object) -> ConsumerConfig:
+        """The config that was given, or the default.
+
+        Raises:
+            TypeError: it is something else, as the limits of a drain.
+        """
+        if config is None:
+            return cls()
+        if not isinstance(config, cls):
+            raise TypeError(f"config must be a ConsumerConfig, got {config!r:.100}")
+        return config
 
     def settlement_rules(self) -> SettlementRules:
         """How this consumer settles."""

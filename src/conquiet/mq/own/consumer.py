@@ -41,7 +41,7 @@ class PartitionConsumer(Background):
     """One member of a consumer group; `run()` works until `stop()`, once, and raises what is final.
 
     A `with` block, or `start()`, runs it in a thread. Messages of a partition are handled one by one; with an
-    engine the handler is called with a `DbSession`, and the message is settled after its commit.
+    engine the handler gets a `DbSession`, and the message is settled after its commit. Else as in `drain`.
 
     Examples:
         >>> from threading import Thread
@@ -63,16 +63,13 @@ class PartitionConsumer(Background):
         config: ConsumerConfig | None = None,
         payload: Any = None,
     ) -> None:
-        """Make a consumer; handler and payload are as in `drain`."""
         check_topic_part("group", group)
-        self.config = config = config or ConsumerConfig()
-        payload_type = None if payload is None else PayloadType(payload, config.codec)
-        self._new_handling = partial(new_handling, handler, engine, inbox, payload=payload_type)
+        self.config = config = ConsumerConfig.of(config)
+        typed = PayloadType.of(payload, config.codec)
+        self._new_handling = partial(new_handling, handler, engine, inbox, payload=typed)
         # It checks its arguments; each partition's thread has one of its own.
-        with self._new_handling():
-            pass
-        self.topic = topic_of(topic)
-        self.group = group
+        self._new_handling().prepare()
+        self.topic, self.group = topic_of(topic), group
         whose = {"topic": self.topic.name, "group": group, "consumer": config.consumer_name}
         self._extra = partial(message_fields, **whose)
         self._leases = ChannelLeases(self.topic, group, self.config)

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from conquiet.consume.engine import DrainLoop
 from conquiet.consume.handler_kinds import PayloadType, new_handling
 from conquiet.consume.handling import Handler
-from conquiet.consume.limits import DrainLimits
+from conquiet.consume.limits import DrainLimits, check_limits
 from conquiet.consume.report import DrainReport
 from conquiet.db import Inbox
 from conquiet.errors import ConquietError, PartitionBusyError, TopicError
@@ -65,15 +65,15 @@ def drain_partition(
     check_topic_part("group", group)
     if partition not in topic.partitions:
         raise TopicError(topic.name, f"has no partition {partition}, only 0 to {topic.partition_count - 1}")
-    config = config or ConsumerConfig()
-    limits = limits or config.drain_limits()
+    config = ConsumerConfig.of(config)
+    limits = config.drain_limits() if limits is None else limits
+    check_limits(limits)
     config.check_order(limits.order_by)
     if limits.max_deliveries is not None:
         raise ValueError("max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts")
-    payload_type = None if payload is None else PayloadType(payload, config.codec)
+    payload_type = PayloadType.of(payload, config.codec)
     # Before anything is acquired: it checks its arguments, and the database.
-    with new_handling(handler, engine, inbox, payload=payload_type):
-        pass
+    new_handling(handler, engine, inbox, payload=payload_type).prepare()
     # Longer than later on: there is no lease yet that has to be renewed.
     move_delayed(topic, budget_s=5.0)
     leases = ChannelLeases(topic, group, config)

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from conquiet.arguments import check_positive_int
 from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
-from conquiet.consume.limits import DrainLimits
+from conquiet.consume.limits import DrainLimits, check_limits
 from conquiet.consume.report import DrainReport, StopReason, sum_reports
 from conquiet.db import Inbox
 from conquiet.errors import PartitionBusyError
@@ -75,8 +75,9 @@ def drain_topic(
     if until not in ("idle", "settled", "empty"):
         raise ValueError(f"until must be 'idle', 'settled' or 'empty', got {until!r}")
     check_positive_int("parallel", parallel)
-    config = config or ConsumerConfig()
-    limits = limits or config.drain_limits()
+    config = ConsumerConfig.of(config)
+    limits = config.drain_limits() if limits is None else limits
+    check_limits(limits)
     how: dict[str, Any] = {"handler": handler, "engine": engine, "inbox": inbox, "config": config}
     left = _Left(topic, group, config, until)
     drain_one = partial(drain_partition, group=group, payload=payload, **how)

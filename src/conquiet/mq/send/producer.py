@@ -14,7 +14,7 @@ from conquiet.mq.send.known_topics import KnownTopics, deleted
 from conquiet.mq.send.message import Message
 from conquiet.mq.send.partitioners import HashPartitioner, Partitioner
 from conquiet.mq.topics import Topic, name_of
-from conquiet.payload import PayloadCodec, Sendable
+from conquiet.payload import PayloadCodec, Sendable, check_codec
 from conquiet.queue.connection import Client, queue_error
 from conquiet.queue.ends import EndWatch
 from conquiet.queue.replicas import ReplicaWait
@@ -63,6 +63,7 @@ class Producer:
         self._ends = EndWatch(client)
         self._partitioner = partitioner or HashPartitioner()
         self._dedupe_window_ms = dedupe_window_ms
+        check_codec(codec)
         self._codec = codec
 
     def send(
@@ -225,7 +226,7 @@ class Producer:
 
 
 def _envelope(
-    partitioner: Partitioner, topic: Topic, message: Message, codec: PayloadCodec | None
+    partitioner: Partitioner, topic: Topic, message: Message, codec: PayloadCodec | None = None
 ) -> Envelope:
     partition = message.partition
     if partition is None:
