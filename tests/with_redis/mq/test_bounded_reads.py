@@ -1,4 +1,4 @@
-"""Reads of operators that look at a part of what is there: pending entries by a filter, the newest dead letters."""
+"""Reads of a part of what is there: pending entries by a filter, the newest dead letters."""
 
 from __future__ import annotations
 
