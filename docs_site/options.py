@@ -42,6 +42,7 @@ SECTIONS = {
         "airflow_provider_conquiet.operators.drain:DrainOperator",
         "airflow_provider_conquiet.operators.claim_stale:ClaimStaleOperator",
         "airflow_provider_conquiet.operators.enqueue:EnqueueOperator",
+        "airflow_provider_conquiet.operators.take:TakeOperator",
         "airflow_provider_conquiet.operators.task:TaskOperator",
         "airflow_provider_conquiet.operators.dead_letters:ReplayDeadLettersOperator",
         "airflow_provider_conquiet.operators.take:TakeOperator",

@@ -113,6 +113,7 @@ AIRFLOW = (
     "operators.drain:DrainOperator",
     "operators.claim_stale:ClaimStaleOperator",
     "operators.enqueue:EnqueueOperator",
+    "operators.take:TakeOperator",
     "operators.task:TaskOperator",
     "operators.dead_letters:ReplayDeadLettersOperator",
     "operators.take:TakeOperator",

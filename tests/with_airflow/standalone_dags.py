@@ -83,7 +83,7 @@ with DAG("bills_by_task", schedule=None) as bills_by_task:
     TaskOperator(task_id="refuse", task="shop.refuse", task_queue="bills", options={"max_retries": 0})
 
 
-bell = BacklogTrigger(stream="parcels", group="shipping", ring_again_s=3)
+bell = BacklogTrigger(stream="parcels", group="shipping", ring_again_s=3, min_idle_s=30)
 parcels = Asset("parcels_waiting", watchers=[AssetWatcher(name="parcels_bell", trigger=bell)])
 
 with DAG("ships_parcels", schedule=[parcels], max_active_runs=2, catchup=False) as ships_parcels:
@@ -101,4 +101,4 @@ with DAG("ships_parcels", schedule=[parcels], max_active_runs=2, catchup=False) 
                 rows = [{"entry_id": msg.id, "note": "shipped"} for msg in messages]
                 connection.execute(insert(effects), rows)
 
-    ship(taken.output)
+    ship(taken.output)  # type: ignore[arg-type]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from airflow.plugins_manager import AirflowPlugin
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import Asset, AssetWatcher
 
-from airflow_provider_conquiet.plugins.conquiet import ConquietPlugin
 from airflow_provider_conquiet.queues.redis_stream import RedisStreamMessageQueueProvider
 from airflow_provider_conquiet.triggers.message import MessageTrigger
 
@@ -29,10 +27,3 @@ def test_it_does_not_take_the_scheme_of_airflows_own_provider():
 def test_an_argument_that_the_trigger_does_not_have_is_refused_when_the_dag_is_read(stream: str):
     with pytest.raises(TypeError, match="chanels"):
         MessageQueueTrigger(scheme="redis+stream", stream=stream, chanels="x").serialize()
-
-
-def test_the_plugin_serves_no_page():
-    assert issubclass(ConquietPlugin, AirflowPlugin)
-    assert not ConquietPlugin.fastapi_apps
-    assert not ConquietPlugin.flask_blueprints
-    assert not ConquietPlugin.external_views

@@ -127,6 +127,21 @@ def test_many_triggers_of_one_connection_share_a_few_connections(client: redis.R
     eventually(lambda: connections() == before)
 
 
+def test_it_rings_for_what_a_consumer_that_is_gone_has_pending(
+    queue: RedisStreamsQueue, client: redis.Redis, stream: str
+):
+    queue.enqueue({"n": 1})
+    queue.read(1_000)
+    settings: dict[str, Any] = {"stream": stream, "group": "billing", "poll_interval_s": 0.01}
+    settings |= {"ring_again_s": None}
+
+    of_another_time = asyncio.run(events_of_some_looks(client, BacklogTrigger(**settings, min_idle_s=3_600)))
+    (event,) = rings(BacklogTrigger(**settings, min_idle_s=0.2), 1)
+
+    assert of_another_time == []
+    assert (event["lag"], event["pending"]) == (0, 1)
+
+
 def test_it_rings_again_while_the_backlog_stays(queue: RedisStreamsQueue, stream: str):
     queue.enqueue({"n": 1})
 

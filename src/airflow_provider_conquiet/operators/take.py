@@ -27,6 +27,7 @@ class TakeOperator(BaseOperator):
     returns their ids; `RedisStreamsHook.messages_of` reads the messages.
 
     Args:
+        stream: the key of the stream.
         group: a group that only runs of this DAG read.
         max_messages: how many at most, up to 1,000.
         max_deliveries: a message that more runs have failed with becomes a dead letter; `None` for never.

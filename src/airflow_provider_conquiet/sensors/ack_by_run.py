@@ -27,7 +27,9 @@ class AckByRunSensor(BaseSensorOperator):
 
     Args:
         taken: the output of the run's `TakeOperator`; other tasks do not depend on this one.
-        deferrable: `False` asks from a worker, every `poke_interval`, and gives the slot back in between.
+        deferrable: `False` asks from a worker and gives the slot back in between.
+        poke_interval: how often the states of the run's tasks are read, in seconds.
+        mode: as of Airflow's sensors, where it does not defer.
     """
 
     template_fields: Sequence[str] = ("taken",)

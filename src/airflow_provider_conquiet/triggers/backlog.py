@@ -42,6 +42,8 @@ class BacklogTrigger(BaseEventTrigger):
         min_lag: 1 unless given; any one threshold that is reached rings. `None` for age or pending alone.
         min_pending: count delivered and not acked messages too; without it they never ring.
         min_age_s: seconds since the oldest message that counts was enqueued.
+        min_idle_s: ring also if a consumer with pending messages was not seen for so many seconds; for DAGs
+            that claim what is stale, or take messages for a run.
         due_in: sorted sets of retries and delayed messages, by due time: one that is due rings too.
         ring_again_s: `None` ends the trigger with its first ring, as a deferred task needs it.
         latest_s: ring after this time without a threshold, too; `None` for never.

@@ -18,10 +18,17 @@ log = logging.getLogger(__name__)
 
 
 class MatchTrigger(BaseTrigger):
-    """Ends with one event that names the first message that matches; the arguments are `MessageSearch`'s.
+    """Ends with one event that names the first message that matches.
 
-    `match` is an import string; the function runs in the triggerer, quick and without I/O. While Redis is
-    unavailable it logs that and goes on.
+    While Redis is unavailable it logs that and goes on.
+
+    Args:
+        after: the entry id after which each stream is read.
+        is_topic: the streams are partitions of a topic: what is matched is the payload.
+        redis_streams_conn_id: a connection of type `redis_streams`, `redis` or `rediss`.
+        poll_interval_s: how often new messages are read.
+        match: "package.module:function", quick and without I/O: it runs in the triggerer.
+        equals: instead of `match`, payload fields and the values they must have.
     """
 
     def __init__(

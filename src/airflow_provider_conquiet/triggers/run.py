@@ -25,6 +25,11 @@ class RunTrigger(BaseTrigger):
 
     While Redis is unavailable it logs that and goes on. If its task is killed in Airflow, as when the run is
     marked as failed, it hands the messages back (Airflow 3.3 and later).
+
+    Args:
+        state: the fields of a `RunState`.
+        messages: the fields of the `RunMessages`.
+        poll_interval_s: how often the states of the run's tasks are read.
     """
 
     def __init__(self, *, state: dict[str, Any], messages: dict[str, Any], poll_interval_s: float) -> None:

@@ -15,6 +15,7 @@ class ThresholdArguments(TypedDict, total=False):
     min_lag: int | None
     min_pending: int | None
     min_age_s: float | None
+    min_idle_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +28,15 @@ class Thresholds:
     min_pending: int | None = None
     #: Seconds since the oldest message that counts was enqueued.
     min_age_s: float | None = None
+    #: Seconds since a consumer that has something pending was last seen: it died, or has handed it back.
+    min_idle_s: float | None = None
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if not given:
-            raise ValueError("give at least one of min_lag, min_pending and min_age_s")
+            raise ValueError("give at least one of min_lag, min_pending, min_age_s and min_idle_s")
         for name, value in given.items():
-            kinds = (int, float) if name == "min_age_s" else (int,)
+            kinds = (int, float) if name.endswith("_s") else (int,)
             if isinstance(value, bool) or not isinstance(value, kinds) or value <= 0:
                 raise ValueError(f"{name} must be a positive number, got {value!r}")
 
@@ -45,13 +48,17 @@ class Thresholds:
     @property
     def counts_pending(self) -> bool:
         """Whether messages that were delivered and not acked count."""
-        return self.min_pending is not None
+        return self.min_pending is not None or self.min_idle_s is not None
 
     def are_reached_by(self, backlog: BacklogStats) -> bool:
         if self.min_lag is not None and (backlog.lag is None or backlog.lag >= self.min_lag):
             return True
         if self.min_pending is not None and backlog.pending >= self.min_pending:
             return True
+        if self.min_idle_s is not None:
+            idle_ms = [one.idle_ms for one in backlog.consumers if one.pending]
+            if idle_ms and max(idle_ms) >= self.min_idle_s * 1000:
+                return True
         age_ms = self._age_ms(backlog)
         return self.min_age_s is not None and age_ms is not None and age_ms >= self.min_age_s * 1000
 
@@ -67,6 +74,6 @@ class Thresholds:
 
     def _age_ms(self, backlog: BacklogStats) -> int | None:
         ages = [backlog.oldest_undelivered_age_ms]
-        if self.counts_pending:
+        if self.min_pending is not None:
             ages.append(backlog.oldest_pending_age_ms)
         return max((age for age in ages if age is not None), default=None)
