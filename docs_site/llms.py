@@ -12,7 +12,7 @@ import yaml
 _RAW = "https://raw.githubusercontent.com/conquiet/conquiet/main"
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """Reads mkdocs.yml, whose only tag is of no interest here."""
 
 
