@@ -115,7 +115,13 @@ def test_a_few_new_entries_of_a_long_stream_are_one_task(valkey, valkey_url, str
 
 def test_a_narrow_part_of_a_long_stream_has_as_many_tasks_as_its_entries_need(valkey, valkey_url, stream):
     ids = add_orders_evenly(valkey, stream, 20_000)
-    narrow = {"url": valkey_url, "stream": stream, "start": ids[10_000], "end": ids[10_999], "rowsPerSplit": "500"}
+    narrow = {
+        "url": valkey_url,
+        "stream": stream,
+        "start": ids[10_000],
+        "end": ids[10_999],
+        "rowsPerSplit": "500",
+    }
 
     def tasks(**more: str) -> int:
         return len(StreamBatchReader(ReadOptions.of(narrow | more), SCHEMA).partitions())

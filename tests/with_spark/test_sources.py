@@ -241,7 +241,9 @@ def test_a_query_that_was_started_before_it_is_listened_to_has_its_name_until_it
 
     listener: Any = QueryMetrics()
     query_id, labels = uuid.uuid4(), {"query": f"late-{uuid.uuid4().hex}"}
-    progress = SimpleNamespace(id=query_id, name=labels["query"], numInputRows=5, batchDuration=10, sources=[])
+    progress = SimpleNamespace(
+        id=query_id, name=labels["query"], numInputRows=5, batchDuration=10, sources=[]
+    )
 
     listener.onQueryProgress(SimpleNamespace(progress=progress))
     assert REGISTRY.get_sample_value("conquiet_spark_query_active", labels) == 1

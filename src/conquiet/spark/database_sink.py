@@ -195,14 +195,15 @@ def _recorded_parts(inbox: Inbox, database_url: str, division: _Division) -> int
         known = inbox.recorded_id(session, division)
         if known is None and inbox.record(session, division) is None:
             raise ConquietError(
-                f"the database refused the inbox row of {division.stream}: another run of it has begun just now"
+                f"the database refused the inbox row of {division.stream}: another run of it has begun "
+                "just now"
             )
     parts, _, by = (division.id if known is None else known).partition(" by ")
     # An earlier version has recorded the number alone.
     if by not in ("", division.id.partition(" by ")[2]):
         raise ConquietError(
-            f"{division.stream} was begun with rows divided by other columns than {', '.join(division.names)}: "
-            "let it end with the query as it was, or give `by` the columns that it had"
+            f"{division.stream} was begun with rows divided by other columns than "
+            f"{', '.join(division.names)}: let it end with the query as it was, or give `by` those columns"
         )
     return int(parts)
 

@@ -111,7 +111,7 @@ class QueryMetrics(StreamingQueryListener):
             METRICS.emit("conquiet_spark_query_failures_total", 1, query)
 
     def _name_of(self, query: QueryStartedEvent | StreamingQueryProgress) -> str:
-        """Its name; of one that was started before it was listened to, only its progress says that it runs."""
+        """Its name; that of one that began before it was listened to is in its progress."""
         query_id = str(query.id)
         if query_id not in self._names:
             name = self._names[query_id] = query.name or query_id

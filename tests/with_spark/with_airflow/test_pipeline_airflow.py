@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import os
 import stat
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pendulum
 import pytest
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import text
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.spark import SparkPublishOperator
 from conquiet import EmbeddedServer
-from conquiet.mq import Topics
 from conquiet.queue import open_client
 from conquiet.spark.jobs import JobError
 from tests.services import database, open_engine
 from tests.with_airflow.conftest import asset_events, xcom
-from tests.with_spark.job_runs import payloads
 from tests.with_spark.submitting import spark_submit, submit_environment
 
 pytestmark = pytest.mark.xdist_group("orchestrators")
@@ -145,27 +142,6 @@ def test_orders_become_totals_and_a_second_run_changes_nothing(shop, run_dag, su
         connection.execute(text("UPDATE order_totals SET cents = cents + 1 WHERE customer = 'customer-3'"))
     with pytest.raises(ValueError, match="in the totals"):
         check()
-
-
-def test_a_pyspark_task_of_airflows_spark_provider_publishes_and_reads(run_dag, valkey_url, tmp_path, monkeypatch):
-    for name, value in submit_environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    with open_client(valkey_url) as client, DAG("publish_with_pyspark", schedule=None) as dag:
-        topic = Topics(client).create(f"test-{uuid.uuid4().hex[:12]}", partitions=3)
-
-        @task.pyspark(config_kwargs={"spark.master": "local[1]"})
-        def publish_numbers(spark):
-            from conquiet.spark import publish, register
-
-            register(spark)
-            publish(spark.range(50).withColumnRenamed("id", "n"), url=valkey_url, topic=topic.name)
-            return spark.read.format("redis-stream").options(url=valkey_url, topic=topic.name).load().count()
-
-        publish_numbers()  # type: ignore[call-arg]  # Airflow hands the session in
-        run = run_dag(dag)
-
-        assert (run.state, xcom(run, "publish_numbers")) == ("success", 50)
-        assert sorted(row["n"] for row in payloads(topic)) == list(range(50))
 
 
 def test_a_topic_that_is_missing_fails_the_task_at_once(shop, context, submitted):

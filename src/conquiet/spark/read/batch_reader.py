@@ -74,7 +74,10 @@ class StreamBatchReader(DataSourceReader):
             last = last_id_at(client, source.stream, self._end.of(source, is_only=is_only))
             within = IdRange(first, last).within(self._pushdown.range_in(info.whole))
             wanted = within.within(info.whole)
-            size, share = self._options.rows_per_split, -(-self._options.min_partitions * info.length // total)
+            size, share = (
+                self._options.rows_per_split,
+                -(-self._options.min_partitions * info.length // total),
+            )
             starts = starts_in(client, source.stream, wanted, info, size, info.length, share)
             splits += splits_from(source, starts, wanted.last)
         return splits

@@ -149,7 +149,9 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         # A stream or partition that is new is read from its beginning.
         known = {source.name: offsets.get(source.name, _BEGINNING) for source in sources}
         infos = self._checked_infos(client, sources, known)
-        waiting = [_Waiting.of(source, known[source.name], infos[source.name], self._until) for source in sources]
+        waiting = [
+            _Waiting.of(source, known[source.name], infos[source.name], self._until) for source in sources
+        ]
         if self._must_wait([one.counted for one in waiting]):
             return dict(offsets)
         entries = sum(one.most for one in waiting)
@@ -159,7 +161,8 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             ends = known | self._share(client, waiting, limit.max_rows, size)
         else:
             ends = {
-                one.name: all_available(client, one.stream, one.start, one.info, size, one.most) for one in waiting
+                one.name: all_available(client, one.stream, one.start, one.info, size, one.most)
+                for one in waiting
             }
         # Once more: what was trimmed since the first check is in no split, so that no task would miss it.
         self._checked_infos(client, sources, known)
