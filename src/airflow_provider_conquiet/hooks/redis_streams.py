@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Self
@@ -18,7 +18,7 @@ from airflow_provider_conquiet.hooks.server import Server
 from airflow_provider_conquiet.hooks.server_errors import CONNECT_ERRORS, ServerConnectionError
 from airflow_provider_conquiet.hooks.stored_connection import StoredConnection
 from conquiet import BacklogStats, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
-from conquiet.mq import Message, Producer, Topic, TopicError, Topics
+from conquiet.mq import Message, Producer, Topic, Topics
 from conquiet.queue import AsyncClient, Client, open_async_client, open_client, peek_backlog
 from conquiet.queue.backlog import COUNT_LIMIT
 from conquiet.queue.scripts import Added
@@ -107,17 +107,6 @@ class RedisStreamsHook(BaseHook):
         """The numbers of a topic's partitions: what `DrainOperator.partial(...).expand` maps over."""
         return list(self.topic(topic).partitions)
 
-    def partition_stream(self, topic: str, partition: int) -> str:
-        """The stream of one partition.
-
-        Raises:
-            TopicError: the topic does not have it.
-        """
-        opened = self.topic(topic)
-        if partition not in opened.partitions:
-            raise TopicError(topic, f"has no partition {partition}, only 0 to {opened.partition_count - 1}")
-        return opened.keys.stream(partition)
-
     def engine(self, *, connections: int = 1) -> AbstractContextManager[Engine]:
         """The application's database for the length of the block: opened here, disposed at its end.
 
@@ -202,17 +191,6 @@ class RedisStreamsHook(BaseHook):
     ) -> list[QueueMessage]:
         """Claim messages that were idle for a time; they are the caller's to handle and ack."""
         return self.queue(stream, group, consumer).claim_stale(min_idle_ms, count)
-
-    def messages_of(self, taken: Mapping[str, Any]) -> list[QueueMessage]:
-        """The messages that the run has taken, from what its `TakeOperator` returned.
-
-        Raises:
-            RunMessagesGoneError: they are not the run's any more.
-        """
-        # It uses this hook itself.
-        from airflow_provider_conquiet.run_messages import RunMessages
-
-        return RunMessages.of_report(taken).messages(taken["ids"])
 
     def test_connection(self) -> tuple[bool, str]:
         """Connect to the server, and to the database if there is one, and describe both."""

@@ -67,6 +67,17 @@ class Topic:
     def partitions(self) -> range:
         return range(self.partition_count)
 
+    def check_partition(self, partition: int) -> None:
+        """Refuse the number of a partition that it does not have.
+
+        Raises:
+            TopicError: it has fewer.
+        """
+        if partition not in self.partitions:
+            raise TopicError(
+                self.name, f"has no partition {partition}, only 0 to {self.partition_count - 1}"
+            )
+
     def call(self, *command: Any, group: str | None = None, **options: Any) -> Any:
         """Run one Redis command; a Redis failure is a `QueueError` that names the topic."""
         with self.visible(command[0], group=group):

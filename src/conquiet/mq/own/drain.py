@@ -14,7 +14,7 @@ from conquiet.consume.handling import Handler
 from conquiet.consume.limits import DrainLimits, check_limits
 from conquiet.consume.report import DrainReport
 from conquiet.db import Inbox
-from conquiet.errors import ConquietError, PartitionBusyError, TopicError
+from conquiet.errors import ConquietError, PartitionBusyError
 from conquiet.logs import MessageLog
 from conquiet.masking import shown
 from conquiet.mq.keys import check_topic_part
@@ -63,8 +63,7 @@ def drain_partition(
     """
     topic = topic_to_drain(topic)
     check_topic_part("group", group)
-    if partition not in topic.partitions:
-        raise TopicError(topic.name, f"has no partition {partition}, only 0 to {topic.partition_count - 1}")
+    topic.check_partition(partition)
     config = ConsumerConfig.of(config)
     limits = config.drain_limits() if limits is None else limits
     check_limits(limits)
