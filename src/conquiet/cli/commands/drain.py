@@ -117,14 +117,16 @@ def drain(
             return run_and_show(context, "stream", run)
         if used.max_deliveries is not None:
             raise UsageError("--max-deliveries is for streams; a topic has --max-attempts.")
-        config = ConsumerConfig(consumer_name=consumer_name, group_start=start, retry=retry.policy())
-        how: dict[str, Any] = {
-            "inbox": chosen_inbox(inbox, inbox_keep),
-            "config": config,
-            "payload": payload_type,
-        }
+        config = ConsumerConfig(
+            consumer_name=consumer_name,
+            group_start=start,
+            retry=retry.policy(),
+            payload=payload_type,
+            max_partitions=parallel,
+        )
+        how: dict[str, Any] = {"inbox": chosen_inbox(inbox, inbox_keep), "config": config}
         if partition is None:
-            how |= {"until": cast("Until", until), "parallel": parallel}
+            how["until"] = cast("Until", until)
             run = partial(drain_topic, topic, group, function, engine, used, **how)
         elif until != "idle" or parallel > 1:
             raise UsageError("--until and --parallel are for the whole topic, without --partition.")

@@ -91,6 +91,7 @@ class ConsumerOptions:
             order_by=self._order_by(topic),
             batch_size=self.batch_size,
             group_start=parse_position(self.group_start),
+            payload=loaded_payload_type(self.payload),
             max_outage_s=(60_000 if self.max_outage is None else self.max_outage) / 1000,
         )
 
@@ -161,13 +162,12 @@ def _run(
 ) -> int:
     from conquiet.mq import PartitionConsumer
 
-    inbox, payload = chosen_inbox(options.inbox, options.inbox_keep), loaded_payload_type(options.payload)
+    inbox = chosen_inbox(options.inbox, options.inbox_keep)
     with Stopping() as stopping, context.topic(name) as topic, context.engine(options.database) as engine:
         if topic.layout == "bare_stream":
             require_engine(engine)
         config = options.config(topic, retry)
-        how: dict[str, Any] = {"inbox": inbox, "config": config, "payload": payload}
-        consumer = PartitionConsumer(topic, group, function, engine, **how)
+        consumer = PartitionConsumer(topic, group, function, engine, inbox=inbox, config=config)
         document = {
             "name": name,
             "kind": "stream" if topic.layout == "bare_stream" else "topic",

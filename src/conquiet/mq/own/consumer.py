@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
 from conquiet.consume.engine import DrainLoop
 from conquiet.consume.gate import Gate
-from conquiet.consume.handler_kinds import PayloadType, new_handling
+from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
 from conquiet.consume.outage import Outage
 from conquiet.db import Inbox
@@ -61,12 +61,10 @@ class PartitionConsumer(Background):
         *,
         inbox: Inbox | bool | None = None,
         config: ConsumerConfig | None = None,
-        payload: Any = None,
     ) -> None:
         check_topic_part("group", group)
         self.config = config = ConsumerConfig.of(config)
-        typed = PayloadType.of(payload, config.codec)
-        self._new_handling = partial(new_handling, handler, engine, inbox, payload=typed)
+        self._new_handling = partial(new_handling, handler, engine, inbox, payload=config.payload_type())
         # It checks its arguments; each partition's thread has one of its own.
         self._new_handling().prepare()
         self.topic, self.group = topic_of(topic), group

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
 from conquiet.consume.engine import DrainLoop
-from conquiet.consume.handler_kinds import PayloadType, new_handling
+from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
 from conquiet.consume.limits import DrainLimits, check_limits
 from conquiet.consume.report import DrainReport
@@ -41,13 +41,11 @@ def drain_partition(
     *,
     inbox: Inbox | bool | None = None,
     config: ConsumerConfig | None = None,
-    payload: Any = None,
 ) -> DrainReport:
     """Own the partition until a limit is reached, and handle its messages as `PartitionConsumer` does.
 
     First what earlier owners left, then due retries, then new messages; handlers run in the calling thread.
-    Handler and payload are as in `drain`.
-    A failed message is retried later or becomes a dead letter by `config.retry`.
+    The handler is as in `drain`. A failed message is retried later or becomes a dead letter by `config.retry`.
 
     Args:
         topic: or its name, on the server of the settings.
@@ -70,7 +68,7 @@ def drain_partition(
     config.check_order(limits.order_by)
     if limits.max_deliveries is not None:
         raise ValueError("max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts")
-    payload_type = PayloadType.of(payload, config.codec)
+    payload_type = config.payload_type()
     # Before anything is acquired: it checks its arguments, and the database.
     new_handling(handler, engine, inbox, payload=payload_type).prepare()
     # Longer than later on: there is no lease yet that has to be renewed.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import Engine
 
-from conquiet.arguments import check_positive_int
 from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
 from conquiet.consume.limits import DrainLimits, check_limits
@@ -48,19 +47,16 @@ def drain_topic(
     inbox: Inbox | bool | None = None,
     config: ConsumerConfig | None = None,
     until: Until = "idle",
-    parallel: int = 1,
-    payload: Any = None,
 ) -> DrainReport:
-    """Drain all partitions, in turn and in the calling thread, each as `drain_partition` does.
+    """Drain all partitions, each as `drain_partition` does, in turn and in the calling thread.
 
-    The limits, and the report, are of all partitions together. A partition that another consumer owns is
+    With `config.max_partitions` so many at once, each in a thread of its own; a failure that ends the drain
+    lets the messages that are in handlers end. The limits, and the report, are of all partitions together. A partition that another consumer owns is
     tried again in every round; if it is still not free in the end, the report has it as `busy`.
 
     Args:
         until: what ends it, besides the limits. "idle": there was nothing to read for `idle_ms`. "settled":
             and no message of the group waits for its retry. "empty": and no delayed one waits to be added.
-        parallel: so many partitions at once, each in a thread of its own; a failure that ends the drain lets
-            the messages that are in handlers end.
 
     Raises:
         LeaseLostError: a lease was lost meanwhile; what was not settled is handled again by its new owner.
@@ -74,17 +70,16 @@ def drain_topic(
     check_topic_part("group", group)
     if until not in ("idle", "settled", "empty"):
         raise ValueError(f"until must be 'idle', 'settled' or 'empty', got {until!r}")
-    check_positive_int("parallel", parallel)
     config = ConsumerConfig.of(config)
     limits = config.drain_limits() if limits is None else limits
     check_limits(limits)
     how: dict[str, Any] = {"handler": handler, "engine": engine, "inbox": inbox, "config": config}
     left = _Left(topic, group, config, until)
-    drain_one = partial(drain_partition, group=group, payload=payload, **how)
+    drain_one = partial(drain_partition, group=group, **how)
     # Of an AsyncEngine the event loop, and its connections, are kept from visit to visit.
     with new_handling(handler, engine) as handling:
         _ = handling.event_loop
-        return _Rounds(left, limits, drain_one, parallel).run()
+        return _Rounds(left, limits, drain_one, parallel=config.max_partitions or 1).run()
 
 
 class _Left:
@@ -132,7 +127,7 @@ class _Rounds:
     """Visits the partitions in turn, or several at once; lives as long as one drain."""
 
     def __init__(
-        self, left: _Left, limits: DrainLimits, drain_one: Callable[..., DrainReport], parallel: int
+        self, left: _Left, limits: DrainLimits, drain_one: Callable[..., DrainReport], *, parallel: int
     ) -> None:
         self._left = left
         self._limits = limits
