@@ -25,7 +25,7 @@ ConquietError
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,12 +150,16 @@ class MalformedEntryError(QueueError):
         self.messages = tuple(messages)
         first = self.entries[0]
         others = f" and {len(self.entries) - 1} more" if len(self.entries) > 1 else ""
+        named = dict(first.fields)
+        fields = repr(named if len(named) == len(first.fields) else list(first.fields))
+        if len(fields) > 200:
+            fields = f"{fields[:200]}…"
         super().__init__(
             operation,
             stream=stream,
             group=group,
             reason=(
-                f"entry {first.id}{others} is malformed: {first.reason}; fields {_shown(first.fields)}. "
+                f"entry {first.id}{others} is malformed: {first.reason}; fields {fields}. "
                 "It stays pending: ack it by id to drop it, or drain with max_deliveries for a dead letter"
             ),
         )
@@ -377,6 +381,10 @@ def text_of(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _shown(fields: Sequence[tuple[bytes, bytes]], limit: int = 200) -> str:
-    text = repr(dict(fields) if len(dict(fields)) == len(fields) else list(fields))
-    return text if len(text) <= limit else text[:limit] + "…"
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that led to it; an exception of a user may be its own cause."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 class EventLoop:
     """Lives from its first `enter` to its last `leave`.
 
-    The connections of an AsyncEngine belong to one event loop: whoever handles messages with the same engine
-    shares it, and the pool is emptied at its end. Plain functions run here in a greenlet, as SQLAlchemy's own
+    The connections of an AsyncEngine belong to one event loop: all drains with the same engine
+    share it, and the pool is emptied at its end. Plain functions run here in a greenlet, as SQLAlchemy's own
     do: each call of theirs to the database gives way to other tasks.
     """
 
@@ -103,7 +103,7 @@ class EventLoop:
                 self._loop = runner.get_loop()
                 runner.run(self._serve())
         finally:
-            # Whoever waits for the start must not do so for ever.
+            # Else who waits for the start would do so for ever.
             self._is_ready.set()
 
     async def _serve(self) -> None:

@@ -217,9 +217,6 @@ class MessageHandling:
             # As one to the primary of before a failover: the pool would hand it out again.
             self._connection.invalidate()
         self.release()
-        self._take_back(messages, error)
-
-    def _take_back(self, messages: Sequence[Message], error: BaseException) -> None:
         # Rolled back with the rest, unless the handler found a way to commit: then its redelivery must not be
         # skipped. A commit that failed half-way may have been made after all; then the row is true and stays.
         if self._inbox is None or self._engine is None or self._delivery is None:

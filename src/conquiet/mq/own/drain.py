@@ -45,7 +45,7 @@ def drain_partition(
     """Own the partition until a limit is reached, and handle its messages as `PartitionConsumer` does.
 
     First what earlier owners left, then due retries, then new messages; handlers run in the calling thread.
-    The handler is as in `drain`. A failed message is retried later or becomes a dead letter by `config.retry`.
+    The handler is as in `drain`; a failed message is retried, or a dead letter, by `config.retry`.
 
     Args:
         topic: or its name, on the server of the settings.

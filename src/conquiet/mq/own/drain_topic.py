@@ -51,8 +51,9 @@ def drain_topic(
     """Drain all partitions, each as `drain_partition` does, in turn and in the calling thread.
 
     With `config.max_partitions` so many at once, each in a thread of its own; a failure that ends the drain
-    lets the messages that are in handlers end. The limits, and the report, are of all partitions together. A partition that another consumer owns is
-    tried again in every round; if it is still not free in the end, the report has it as `busy`.
+    lets the messages that are in handlers end. The limits, and the report, are of all partitions together. A
+    partition that another consumer owns is tried again in every round; if it is still not free in the end,
+    the report has it as `busy`.
 
     Args:
         until: what ends it, besides the limits. "idle": there was nothing to read for `idle_ms`. "settled":
