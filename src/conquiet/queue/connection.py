@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
@@ -101,7 +102,13 @@ class in_step:  # noqa: N801 -- as `visible_errors`
         if not isinstance(error, REDIS_ERRORS):
             forget_connections(self._client)
         elif isinstance(self._client, RedisCluster) and isinstance(error, _UNANSWERED):
-            _find_nodes(self._client)
+            # redis-py asks one node which keys a script or an XREADGROUP has. If that one is dead, no such
+            # call ever comes to the server of its stream, and none of them looks the nodes up.
+            with suppress(*REDIS_ERRORS):
+                dead = self._client.get_default_node()
+                self._client.nodes_manager.initialize()
+                if self._client.get_default_node() == dead:
+                    self._client.replace_default_node()
 
 
 def as_text(value: bytes | str) -> str:
@@ -155,7 +162,9 @@ def open_async_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Asy
         True
     """
     options = {"retry": AsyncRetry(NoBackoff(), 0), **options}
-    kinds = (_open_async_single, redis.asyncio.RedisCluster.from_url, AsyncSentinel)
+    # As many connections as a plain client may have: with redis-py's 100, more tasks than that would fail.
+    single = partial(redis.asyncio.Redis.from_url, max_connections=_MOST_CONNECTIONS)
+    kinds = (single, redis.asyncio.RedisCluster.from_url, AsyncSentinel)
     client: AsyncClient = _open(url, block_ms, options, *kinds)
     return client
 
@@ -204,16 +213,6 @@ def forget_connections(client: Client) -> None:
             node.redis_connection.connection_pool.disconnect(inuse_connections=False)
 
 
-def _find_nodes(client: RedisCluster) -> None:
-    # redis-py asks one node which keys a script or an XREADGROUP has. If that one is dead, no such call ever
-    # comes to the server of its stream, and none of them looks the nodes up.
-    with suppress(*REDIS_ERRORS):
-        dead = client.get_default_node()
-        client.nodes_manager.initialize()
-        if client.get_default_node() == dead:
-            client.replace_default_node()
-
-
 def is_unanswered(error: QueueError) -> bool:
     """Whether no reply came: the server is unavailable, for every other call too."""
     return isinstance(error.__cause__, _UNANSWERED)
@@ -258,17 +257,20 @@ def _open_single(url: str, *, single_connection_client: bool = False, **options:
     return client
 
 
-def _open_async_single(url: str, **options: Any) -> redis.asyncio.Redis:
-    # As many connections as a plain client may have: with redis-py's 100, more tasks than that would fail.
-    client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, **{"max_connections": 2**31, **options})
-    return client
-
-
 def _open(url: str, block_ms: int, options: dict[str, Any], single: Any, cluster: Any, sentinel: Any) -> Any:
     parts = _split(url, options)
     if parts.scheme.partition("+")[0] in ("redis", "rediss"):
-        _check_database(parts)
-    _check_files({**options, **dict(parse_qsl(parts.query))})
+        database = parts.path.strip("/")
+        if "sentinel" in parts.scheme:
+            database = database.partition("/")[2]
+        # redis-py takes what is no number for database 0.
+        if database and not database.isdecimal():
+            raise ValueError(f"the number of the database in the url must be a number, got {database!r}")
+    files = {**options, **dict(parse_qsl(parts.query))}
+    # Else the first command fails with a "No such file" that does not say which.
+    for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
+        if files.get(name) and not Path(files[name]).exists():
+            raise ValueError(f"{name}: there is no {files[name]}")
     options = {"socket_timeout": block_ms / 1000 + 5, **options}
     match parts.scheme:
         case "redis" | "rediss" | "unix":
@@ -313,22 +315,6 @@ def _is_cut_short(parts: SplitResult) -> bool:
             _ = urlsplit(f"//{address}").port  # ValueError, if that is not a number
     has_bare_argument = any("=" not in argument for argument in parts.query.split("&") if parts.query)
     return is_cut or has_bare_argument or bool(parts.fragment)
-
-
-def _check_database(parts: SplitResult) -> None:
-    database = parts.path.strip("/")
-    if "sentinel" in parts.scheme:
-        database = database.partition("/")[2]
-    # redis-py takes what is no number for database 0.
-    if database and not database.isdecimal():
-        raise ValueError(f"the number of the database in the url must be a number, got {database!r}")
-
-
-def _check_files(options: Mapping[str, Any]) -> None:
-    # Else the first command fails with a "No such file" that does not say which.
-    for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
-        if options.get(name) and not Path(options[name]).exists():
-            raise ValueError(f"{name}: there is no {options[name]}")
 
 
 def _sentinel_arguments(parts: SplitResult, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
