@@ -192,9 +192,7 @@ class TopicDrain(TaskDrain):
             PartitionBusyError: other consumers own every partition.
         """
         config, how = self.consumer_config(take_over_from), (handler, engine, self.limits)
-        report = drain_topic(
-            self.topic, self.group, *how, inbox=self.inbox, config=config, until=self.until
-        )
+        report = drain_topic(self.topic, self.group, *how, inbox=self.inbox, config=config, until=self.until)
         if len(report.busy) == len(self.partitions) and not report.read:
             raise PartitionBusyError(self.topic.name, partition=report.busy[0], group=self.group)
         return report

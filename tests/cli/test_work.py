@@ -143,8 +143,12 @@ def test_the_limits_are_of_all_partitions_that_are_drained_at_once(run, topic, v
     opened = Topics(valkey).create(topic, partitions=4)
     Producer(valkey).send_many(topic, [Message(payload={"n": n}, partition=n % 4) for n in range(40)])
 
-    report = drain_topic(opened, "a", print, limits=DrainLimits(max_messages=most, idle_ms=20), config=at_once(4))
-    failing = drain_topic(opened, "b", fails, limits=DrainLimits(max_failures=most, idle_ms=20), config=at_once(4))
+    report = drain_topic(
+        opened, "a", print, limits=DrainLimits(max_messages=most, idle_ms=20), config=at_once(4)
+    )
+    failing = drain_topic(
+        opened, "b", fails, limits=DrainLimits(max_failures=most, idle_ms=20), config=at_once(4)
+    )
 
     assert (report.handled, report.stopped_by) == (most, "max_messages")
     assert (failing.retried, failing.stopped_by) == (most, "max_failures")

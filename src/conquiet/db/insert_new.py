@@ -53,4 +53,3 @@ def _statement(table: Table, dialect: str) -> Executable:
     rows = select(*records.render_derived(with_types=True).c)
     insertion = postgresql.insert(table).from_select(list(table.c), rows)
     return insertion.on_conflict_do_nothing().returning(*table.primary_key)
-

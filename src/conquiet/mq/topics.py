@@ -74,9 +74,7 @@ class Topic:
             TopicError: it has fewer.
         """
         if partition not in self.partitions:
-            raise TopicError(
-                self.name, f"has no partition {partition}, only 0 to {self.partition_count - 1}"
-            )
+            raise TopicError(self.name, f"has no partition {partition}, only 0 to {self.partition_count - 1}")
 
     def call(self, *command: Any, group: str | None = None, **options: Any) -> Any:
         """Run one Redis command; a Redis failure is a `QueueError` that names the topic."""

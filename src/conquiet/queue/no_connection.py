@@ -92,4 +92,3 @@ def _of_others(cause: BaseException, is_connecting: bool) -> NoConnection | None
     if "cluster support disabled" in text:
         return NoConnection.NO_CLUSTER
     return None
-

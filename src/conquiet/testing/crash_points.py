@@ -133,7 +133,8 @@ class CrashPoints:
         ) -> None:
             for command in packed:
                 send(connection, [command], check_health)
-                unanswered.append(_name_of(command))
+                # "*3\r\n$4\r\nXACK\r\n…": the number of words, the length of the first, the first.
+                unanswered.append(command.split(b"\r\n", 3)[2].decode())
                 self._pass_redis(connection, f"redis {unanswered[-1]} sent")
 
         def read_one(connection: AbstractConnection, *args: Any, **options: Any) -> Any:
@@ -169,8 +170,3 @@ class CrashPoints:
                 self._pass(point, self._lost_sql_answer(f"the answer was lost at: {point}"))
 
         return call
-
-
-def _name_of(packed: bytes) -> str:
-    # "*3\r\n$4\r\nXACK\r\n…": the number of words, the length of the first, the first.
-    return packed.split(b"\r\n", 3)[2].decode()

@@ -74,9 +74,7 @@ def drain_in_step(
         else:
             queue = queue_of(client, spec, attempt)
             earlier = _earlier_attempts(context, attempt, queue.consumer_names())
-            drain_it = partial(
-                drain, queue, limits=limits, take_over_from=earlier, payload=spec.payload
-            )
+            drain_it = partial(drain, queue, limits=limits, take_over_from=earlier, payload=spec.payload)
         return run_drain(context, client, spec, config, drain_it)
 
 

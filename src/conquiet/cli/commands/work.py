@@ -142,7 +142,9 @@ def work(
     is a dead letter in the end. A stream has one worker at a time for each group; another one takes over.
     """
     wanted = context.group(group)
-    log_to_stderr(_log_level(context), context.settings.log_format)
+    level = context.settings.log_level
+    # As a worker of tasks: what it retries and gives up is to be seen.
+    log_to_stderr("info" if level == "warning" else level, context.settings.log_format)
     if reload:
         arguments = [name, "--handler", handler, "--group", wanted, *options.as_arguments()]
         arguments += [*retry.as_arguments(), *context.options.as_arguments()]
@@ -183,9 +185,3 @@ def _run(
         consumer.stop()
         consumer.join()
     return ExitCode.DONE
-
-
-def _log_level(context: CommandContext) -> str:
-    # As a worker of tasks: what it retries and gives up is to be seen.
-    level = context.settings.log_level
-    return "info" if level == "warning" else level

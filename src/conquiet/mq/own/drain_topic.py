@@ -209,7 +209,11 @@ class _Rounds:
             self._is_aborted = True
             raise
         finally:
-            self._settle(limits, report)
+            with self._lock:
+                self._reserved_messages -= limits.max_messages or 0
+                self._reserved_failures -= limits.max_failures or 0
+                if report is not None:
+                    self._whole = sum_reports(self._whole, [self._whole, report])
         self._busy.discard(partition)
         # What it read and has not begun is handed back, and looks as if it had been delivered.
         if report.stopped_by == "max_failures":
@@ -245,13 +249,6 @@ class _Rounds:
             idle_ms=1,
             should_stop=self._should_stop,
         )
-
-    def _settle(self, reserved: DrainLimits, report: DrainReport | None) -> None:
-        with self._lock:
-            self._reserved_messages -= reserved.max_messages or 0
-            self._reserved_failures -= reserved.max_failures or 0
-            if report is not None:
-                self._whole = sum_reports(self._whole, [self._whole, report])
 
     def _should_stop(self) -> bool:
         return self._is_aborted or (self._limits.should_stop is not None and self._limits.should_stop())

@@ -153,10 +153,13 @@ class SettlementRules:
         place = (msg.id, msg.delivery_count, delay)
         if self.mode == "in_place":
             return Settlement("retry", *place, json.dumps(kept), outcome="retried")
-        item = _item(msg, kept)
-        if item is None:
+        origin = {"original_id": msg.original_id, "for_group": msg.group}
+        try:
+            copy = msg.envelope.copied(attempt=msg.attempt, **origin, failure=kept).encode()
+        except (TypeError, ValueError):
+            # Some JSON can be read but not written again, as a lone surrogate.
             return self._dead_letter(msg, cause, now_ms)
-        return Settlement("requeue", *place, item, outcome="retried")
+        return Settlement("requeue", *place, f"{msg.partition}:".encode() + copy, outcome="retried")
 
     def _dead_letter(
         self, msg: MqMessage, cause: Cause, now_ms: int, *, attempts: int | None = None
@@ -190,13 +193,3 @@ def _content(msg: MqMessage) -> dict[str, Any]:
     except (TypeError, ValueError):
         # Some JSON can be read but not written again, as a lone surrogate: the bytes as they came.
         return raw_content([(b"data", msg.data)])
-
-
-def _item(msg: MqMessage, failure: Mapping[str, Any]) -> bytes | None:
-    try:
-        copy = msg.envelope.copied(
-            attempt=msg.attempt, original_id=msg.original_id, for_group=msg.group, failure=failure
-        )
-        return f"{msg.partition}:".encode() + copy.encode()
-    except (TypeError, ValueError):
-        return None
