@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 
 from conquiet.mq.keys import RegistryKeys, TopicKeys
-from conquiet.mq.topics import layout_of
+from conquiet.mq.topics import Topic, layout_of, name_of
 from conquiet.queue.connection import AS_BYTES, AsyncClient, visible_errors
 
 
-async def topic_streams_async(client: AsyncClient, name: str) -> list[str]:
+async def topic_streams_async(client: AsyncClient, topic: Topic | str) -> list[str]:
     """The stream keys of a topic's partitions, in order; of a plain stream, its own name."""
+    name = name_of(topic)
     keys = RegistryKeys(isinstance(client, AsyncRedisCluster))
     with visible_errors("open", stream=name, group=None):
         count, layout, version = await client.execute_command(
@@ -20,8 +21,8 @@ async def topic_streams_async(client: AsyncClient, name: str) -> list[str]:
         )
     if count is None:
         return [name]
-    topic = TopicKeys(name, layout_of(name, layout, version))
-    return [topic.stream(partition) for partition in range(int(count))]
+    found = TopicKeys(name, layout_of(name, layout, version))
+    return [found.stream(partition) for partition in range(int(count))]
 
 
 async def is_any_due_async(client: AsyncClient, keys: Sequence[str]) -> bool:
