@@ -16,6 +16,7 @@ from conquiet.cli.drains import (
     PayloadName,
     RetryOptions,
     UseInbox,
+    check_order,
     chosen_inbox,
     loaded_handler,
     loaded_payload_type,
@@ -102,11 +103,7 @@ def drain(
                     f"{name!r} is a plain stream, where what fails stays pending: --max-attempts and the "
                     "delays of retries are for topics, --max-deliveries is for streams."
                 )
-            if used.concurrency > 1 and used.order_by is None:
-                raise UsageError(
-                    f"{name!r} is a plain stream, whose messages have no keys: with --concurrency, give "
-                    "--order-by FIELD, or --no-order if nothing has to keep its order."
-                )
+            check_order(topic, used.concurrency, used.order_by)
             into = require_engine(engine)
             if start != "start":
                 # The queue itself would create it at the beginning.
