@@ -72,7 +72,7 @@ class _AwaitingRedis(redis.Redis):
         return _AwaitingPipeline(self._awaited.pipeline(transaction=transaction))
 
     def close(self) -> None:
-        """Nothing: whoever has opened the client closes it."""
+        """Nothing: the client is closed by the code that opened it."""
 
 
 class _AwaitingCluster(RedisCluster):
@@ -97,4 +97,4 @@ class _AwaitingCluster(RedisCluster):
         return self._awaited.get_default_node()
 
     def close(self) -> None:
-        """Nothing: whoever has opened the client closes it."""
+        """Nothing: the client is closed by the code that opened it."""

@@ -115,7 +115,7 @@ def run_drain(
     link = page_link(spec.source)
     metadata = drain_metadata(report, after, timeline) | link
     log_failures(context, report.failures, with_texts=config.log_errors)
-    # A step that was told to stop is canceled, whatever failed before.
+    # A step that is stopped is canceled, whatever failed before.
     is_canceled = report.stopped_by == "stop"
     if not is_canceled and (reason := reason_to_fail(report, spec.fail_when or config.fail_when)):
         # Outside of the handling of the error, whose text may quote a message. To do the same again at once
