@@ -9,7 +9,7 @@ from conquiet.queue.batch_size import BATCH_BYTES
 
 
 class ByteBudget:
-    """A channel asks before each read, and tells what came; what it had before counts no longer, but
+    """A channel asks before each read, and reports what came; what it had before counts no longer, but
     for what is in handlers.
 
     Thread-safe. Those that must wait are served in turn. A read that is alone may bring any message, also one
@@ -45,7 +45,7 @@ class ByteBudget:
             self._keep(channel, in_handlers + granted)
             return min(BATCH_BYTES, granted)
 
-    def tell(self, channel: object, sizes: Sequence[int], in_handlers: int = 0) -> None:
+    def report(self, channel: object, sizes: Sequence[int], in_handlers: int = 0) -> None:
         """A read has brought messages of these sizes; they count until its next one."""
         with self._lock:
             if sizes:

@@ -103,7 +103,7 @@ class ResultTimeoutError(TaskError, TimeoutError):
         self.state = state
         super().__init__(
             f"task {task_id} of queue {queue!r} has not ended within {timeout_s:g} s, it is "
-            f"{state or 'unknown'}: does a worker read queue {queue!r}? `conquiet doctor` tells"
+            f"{state or 'unknown'}: does a worker read queue {queue!r}? `conquiet doctor` says"
         )
 
 

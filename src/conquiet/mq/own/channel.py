@@ -104,7 +104,7 @@ class PartitionChannel:
         try:
             batch = self._read(settlements, size, max_bytes)
         finally:
-            self.room.tell(batch.sizes)
+            self.room.report(batch.sizes)
         if not batch and self.is_caught_up:
             until_due_ms = int((self._redeliveries.next_at - time.monotonic()) * 1000)
             block_ms = max(1, min(self._block_ms, until_due_ms, wait_ms or self._block_ms))

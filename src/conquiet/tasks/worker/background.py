@@ -15,15 +15,15 @@ from conquiet.tasks.worker.stream_ends import StreamEnds
 
 
 @contextmanager
-def running_helpers(app: TaskApp, config: WorkerConfig, loops: Sequence[ConsumerLoop]) -> Iterator[None]:
+def background_threads(app: TaskApp, config: WorkerConfig, loops: Sequence[ConsumerLoop]) -> Iterator[None]:
     """Run them for the block."""
     with ExitStack() as running:
-        for helper in (
+        for thread in (
             Heartbeat(app, config, loops),
             LongTasks(app, config, loops),
             DeadWorkers(app, config),
             StreamEnds(app, config),
         ):
-            helper.start()
-            running.callback(helper.stop)
+            thread.start()
+            running.callback(thread.stop)
         yield
