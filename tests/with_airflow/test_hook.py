@@ -66,7 +66,7 @@ def test_the_engine_ends_with_its_block(airflow_connection):
         connection.execute(text("SELECT 1"))
 
 
-def test_a_server_that_is_away_is_a_queue_error(airflow_connection, monkeypatch, stream):
+def test_a_server_that_is_unavailable_is_a_queue_error(airflow_connection, monkeypatch, stream):
     fields = airflow_connection | {"port": free_port()}
     monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", json.dumps(fields))
 
