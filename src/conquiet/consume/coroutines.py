@@ -11,8 +11,8 @@ from sqlalchemy.util import greenlet_spawn
 from conquiet.consume.attempt import Attempt, Attempts
 from conquiet.consume.channel import M
 from conquiet.consume.event_loop import EventLoop
-from conquiet.consume.handlers import KEEP_CONNECTION_S, TURN, Workers
 from conquiet.consume.order import Order
+from conquiet.consume.workers import KEEP_CONNECTION_S, TURN, Workers
 from conquiet.logs import name_messages_in_task
 
 

@@ -12,7 +12,6 @@ from conquiet.consume.conclusions import Conclusions
 from conquiet.consume.decisions import Decisions
 from conquiet.consume.ending import Ending
 from conquiet.consume.gate import Gate
-from conquiet.consume.handlers import OwnThread, Threads, Workers
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.loop_state import LoopState
 from conquiet.consume.order import Order, order_of
@@ -22,6 +21,7 @@ from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.spans import Spans
 from conquiet.consume.tally import Tally
 from conquiet.consume.unsettled import Unsettled
+from conquiet.consume.workers import OwnThread, Threads, Workers
 from conquiet.logs import naming_messages_of
 
 if TYPE_CHECKING:
