@@ -50,7 +50,13 @@ class EventLoop:
         with _lock:
             loop = _running.get(engine)
             if loop is None:
-                _check_pool(engine)
+                # Pools of single connections do not count them.
+                count: Callable[[], int] | None = getattr(engine and engine.pool, "checkedin", None)
+                if count is not None and count():
+                    raise ValueError(
+                        "the AsyncEngine has open connections of another event loop, which this one cannot "
+                        "use: `await engine.dispose()` there, or give the drain an engine of its own"
+                    )
                 loop = cls(engine)
                 loop._thread.start()
                 loop._is_ready.wait()
@@ -133,16 +139,6 @@ class _Loop(asyncio.SelectorEventLoop):
 
 _lock = threading.Lock()
 _running: dict[AsyncEngine | None, EventLoop] = {}
-
-
-def _check_pool(engine: AsyncEngine | None) -> None:
-    # Pools of single connections do not count them.
-    count: Callable[[], int] | None = getattr(engine and engine.pool, "checkedin", None)
-    if count is not None and count():
-        raise ValueError(
-            "the AsyncEngine has open connections of another event loop, which this one cannot use: "
-            "`await engine.dispose()` there, or give the drain an engine of its own"
-        )
 
 
 def _start_anew() -> None:

@@ -47,25 +47,23 @@ def why_no_connection(error: BaseException) -> NoConnection | None:
         for frame, _line in traceback.walk_tb(error.__traceback__)
     )
     for cause in causes_of(error):
-        reason = _of_tls(cause) if isinstance(cause, ssl.SSLError) else _of_others(cause, is_connecting)
+        reason = _reason_of(cause, is_connecting)
         if reason is not None:
             return reason
     return None
 
 
-def _of_tls(cause: ssl.SSLError) -> NoConnection:
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return NoConnection.CERTIFICATE
-    text = str(cause).upper()
-    if "WRONG_VERSION" in text or "RECORD_LAYER" in text:
-        return NoConnection.NO_TLS
-    # A server that wants a client's certificate ends the connection, with an alert or without.
-    return NoConnection.CLIENT_CERTIFICATE if "ALERT" in text or "EOF" in text else NoConnection.TLS
-
-
-def _of_others(cause: BaseException, is_connecting: bool) -> NoConnection | None:
+def _reason_of(cause: BaseException, is_connecting: bool) -> NoConnection | None:
     text = str(cause)
     match cause:
+        case ssl.SSLCertVerificationError():
+            return NoConnection.CERTIFICATE
+        case ssl.SSLError():
+            text = text.upper()
+            if "WRONG_VERSION" in text or "RECORD_LAYER" in text:
+                return NoConnection.NO_TLS
+            # A server that wants a client's certificate ends the connection, with an alert or without.
+            return NoConnection.CLIENT_CERTIFICATE if "ALERT" in text or "EOF" in text else NoConnection.TLS
         case socket.gaierror():
             return NoConnection.UNKNOWN_HOST
         case ConnectionRefusedError():
