@@ -90,7 +90,7 @@ class Envelope:
         """The entry's data; refuses what would not come back equal."""
         copied = (self.max_retries, self.original_id, self.replayed_from, self.for_group, self.failure)
         if self.attempt == 0 and copied == (None, None, None, None, None) and not self.unknown:
-            # By hand for what is sent for the first time, in the same order as below: a dict of all the fields
+            # By hand for what is sent for the first time, in the same order as below: a dict of all fields
             # takes nearly as long to check and encode as the payload in it.
             headers = encode_payload(dict(self.headers)).decode() if self.headers else "{}"
             before_payload = (
