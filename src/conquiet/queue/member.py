@@ -172,14 +172,17 @@ class GroupMember:
         with visible_errors("XGROUP DELCONSUMER", **self._names):
             return remove_consumer(self.client, self.config, name)
 
-    def _still_pending(self, change: PendingChange, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
+    def _check_ours(self, msg: QueueMessage) -> None:
         ours = self.config
-        for msg in messages:
-            if msg.stream != ours.stream_key or msg.group != ours.consumer_group:
-                raise ValueError(
-                    f"msg {msg.id} is of stream {msg.stream!r} and group {msg.group!r}, this queue is of "
-                    f"{ours.stream_key!r} and {ours.consumer_group!r}"
-                )
+        if msg.stream != ours.stream_key or msg.group != ours.consumer_group:
+            raise ValueError(
+                f"msg {msg.id} is of stream {msg.stream!r} and group {msg.group!r}, this queue is of "
+                f"{ours.stream_key!r} and {ours.consumer_group!r}"
+            )
+
+    def _still_pending(self, change: PendingChange, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
+        for message in messages:
+            self._check_ours(message)
         changed = self.change_pending(change, {message.id: message.delivery_count for message in messages})
         return [message for message in messages if message.id in changed]
 
