@@ -205,9 +205,8 @@ class StreamChannel:
         """As `Channel.decide_malformed`: pending as it is, until it was delivered too often."""
         if self._max_deliveries is not None and entry.delivery_count > self._max_deliveries:
             return _dead_letter(self._queue.config, entry.id, entry.delivery_count, *malformed_content(entry))
-        config = self._queue.config
-        place = {"stream": config.stream_key, "group": config.consumer_group}
-        error = MalformedEntryError("drain", **place, entries=[entry], messages=())
+        names = {"stream": self.stream, "group": self._queue.config.consumer_group}
+        error = MalformedEntryError("drain", **names, entries=[entry], messages=())
         self._left += 1
         return Settlement("leave", entry.id, entry.delivery_count, outcome="failed", error=error)
 

@@ -50,6 +50,11 @@ class Declarations(Sender):
         task = self.tasks.get(name)
         return self.defaults if task is None else task.options
 
+    def load_result(self, name: str, value: Any) -> Any:
+        """A result as its task returned it; as JSON if the task is not known here."""
+        task = self.tasks.get(name)
+        return value if task is None else task.signature.load_result(value)
+
     def on_startup(self, hook: H) -> H:
         """Call this function in each process that runs tasks, before the first one: `@app.on_startup`."""
         self.hooks.startup.append(hook)

@@ -86,7 +86,7 @@ class TaskHandling:
         self._write_record = write_record
         self._execution = execution
         self._interruption = interruption or Interruption()
-        self._plain = MessageHandling(self._run, None)
+        self._plain = MessageHandling(lambda msg: self._call(msg, {}), None)
         self._in_transaction: MessageHandling | None = None
         if any(task.signature.session_parameter for task in app.tasks.values()):
             if app.engine is None:
@@ -101,21 +101,18 @@ class TaskHandling:
         """Run the function of the task, and commit if it takes a session."""
         self._execution.begin(msg, self._worker, _options(msg).hard_time_limit_s)
         try:
-            outcome = self._handle(msg)
+            if self._takes_session(msg):
+                assert self._in_transaction is not None  # noqa: S101 -- for mypy: made for all such tasks
+                outcome = self._in_transaction.handle(msg)
+                if isinstance(outcome, Skipped):
+                    self._load_result(msg)
+            else:
+                outcome = self._plain.handle(msg)
         finally:
             self._execution.end()
         if isinstance(outcome, Ack) and _log.isEnabledFor(logging.DEBUG):
             seconds = (clock.now_ms() - msg.started_ms) / 1000
             _log.debug("task %s %s succeeded in %.3f s", msg.envelope.name, msg.id, seconds)
-        return outcome
-
-    def _handle(self, msg: TaskMessage) -> Outcome:
-        if not self._takes_session(msg):
-            return self._plain.handle(msg)
-        assert self._in_transaction is not None  # noqa: S101 -- for mypy: made for all such tasks
-        outcome = self._in_transaction.handle(msg)
-        if isinstance(outcome, Skipped):
-            self._load_result(msg)
         return outcome
 
     def handle_batch(self, messages: Sequence[TaskMessage]) -> Sequence[Outcome]:
@@ -179,9 +176,6 @@ class TaskHandling:
 
     def _takes_session(self, msg: TaskMessage) -> bool:
         return msg.task is not None and msg.task.signature.session_parameter is not None
-
-    def _run(self, msg: TaskMessage) -> Outcome:
-        return self._call(msg, {})
 
     def _run_with_session(self, msg: TaskMessage, session: DbSession) -> Outcome:
         assert msg.task is not None  # noqa: S101 -- for mypy: a task that takes a session is known

@@ -25,6 +25,7 @@ from conquiet.mq.metrics import emit
 from conquiet.mq.own.background import Background
 from conquiet.mq.own.channel_leases import ChannelLeases
 from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.failing import FailingPartitions
 from conquiet.mq.own.membership import Membership
 from conquiet.mq.own.owned import Owned, OwnedPartitions
 from conquiet.mq.send.delayed import move_delayed
@@ -80,9 +81,9 @@ class PartitionConsumer(Background):
         self._runs = threading.Lock()
         self._runs.acquire()
         self._has_run = threading.Lock()
-        #: Redis as a whole, and partitions that fail although Redis is available.
+        #: Redis as a whole.
         self._redis = Outage(self.config.max_outage_s)
-        self._failing: dict[int, Outage] = {}
+        self._failing = FailingPartitions(**whose, max_outage_s=config.max_outage_s)
         #: What ended a partition's thread for good; `run` raises it.
         self._fatal: BaseException | None = None
 
@@ -163,17 +164,6 @@ class PartitionConsumer(Background):
                 self._failing.clear()
         self._owned.report()
 
-    def _tolerate_failure(self, partition: int, error: QueueError | MemoryError, *, has_worked: bool) -> None:
-        # Several: two lost replies around a handler of hours are not an outage.
-        failing = self._failing.setdefault(partition, Outage(self.config.max_outage_s, min_failures=5))
-        if has_worked:
-            failing.ended()
-        emit("conquiet_mq_worker_failures_total", 1, self.topic.name, str(partition), self.group)
-        text = "the worker of partition %s will be restarted: %s"
-        _log.warning(text, partition, error, extra=self._extra(partition=partition))
-        if failing.failed():
-            self._fatal = self._fatal or error
-
     def _rebalance(self) -> None:
         # It may have grown. Before the heartbeat, which must leave nothing in a topic that was deleted.
         self.topic = Topics(self.topic.client).open_again(self.topic)
@@ -184,9 +174,8 @@ class PartitionConsumer(Background):
 
         def acquire(partition: int) -> None:
             nonlocal missing
-            failing = self._failing.get(partition)
-            is_time_to_try = failing is None or failing.is_time_to_try()
-            if missing and partition not in self._owned and is_time_to_try:
+            is_owned = partition in self._owned
+            if missing and not is_owned and self._failing.is_time_to_try(partition):
                 missing -= self._acquire(partition)
 
         for_each_partition(self.topic, self.topic.partitions, acquire)
@@ -200,7 +189,8 @@ class PartitionConsumer(Background):
         except QueueError as error:
             # Of this partition alone, as a key of another type: the others go on.
             self._leases.release(channel)
-            self._tolerate_failure(partition, error, has_worked=False)
+            if self._failing.failed(partition, error, has_worked=False):
+                self._fatal = self._fatal or error
             return False
         handling = self._new_handling(before_commit=channel.check_lease)
         loop = DrainLoop(channel, handling, self.config.no_limits(), gate=self._gate)
@@ -215,11 +205,12 @@ class PartitionConsumer(Background):
                 case LeaseLostError():
                     emit("conquiet_mq_leases_lost_total", 1, *owned.channel.partition.labels)
                     _log.warning("%s", owned.error, extra=owned.channel.partition.extra())
-                case MemoryError() as error:
-                    self._leases.shrink_budget(error, self._extra())
-                    self._tolerate_failure(owned.partition, error, has_worked=owned.channel.has_worked)
-                case QueueError() as error:
-                    self._tolerate_failure(owned.partition, error, has_worked=owned.channel.has_worked)
+                case MemoryError() | QueueError() as error:
+                    if isinstance(error, MemoryError):
+                        self._leases.shrink_budget(error, self._extra())
+                    has_worked = owned.channel.has_worked
+                    if self._failing.failed(owned.partition, error, has_worked=has_worked):
+                        self._fatal = self._fatal or error
                 case _:
                     text, extra = "the worker of %s failed", owned.channel.partition.extra()
                     _log.error(text, owned.channel, exc_info=owned.error, extra=extra)

@@ -83,7 +83,7 @@ class LongTasks:
         if self._seen.get(number) == attempt:
             return
         # All of them: none waits behind a long task while another worker is idle.
-        channel.release_reserved(self._app.client)
+        channel.reserved.release(self._app.client)
         if loop.settle_while_handling(msg, partial(self._mark_running, msg, channel.rules)):
             self._seen[number] = attempt
 
