@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from sqlalchemy import Column, Integer, MetaData, Table, insert
 
-from conquiet import DbSession, DeadLetter, QueueMessage, Retry, batch_handler
+from conquiet import DbSession, DeadLetter, QueueMessage, Retry, StreamWriter, batch_handler, open_client
 from conquiet.db.engine import open_engine
 
 tables = MetaData()
@@ -43,6 +45,15 @@ def bill_beside(msg: QueueMessage, session: DbSession) -> None:
             insert(bills), {"order_id": msg.payload["order_id"], "cents": msg.payload["cents"]}
         )
     engine.dispose()
+
+
+def bill_and_enqueue(msg: QueueMessage, session: DbSession) -> None:
+    """Also enqueues, several messages in one round trip, and a large one, which is not copied to be sent."""
+    bill(msg, session)
+    with open_client(os.environ["SHOP_REDIS_URL"]) as client:
+        writer = StreamWriter(client, "invoices")
+        writer.enqueue_many({"order_id": msg.payload["order_id"], "page": page} for page in range(3))
+        writer.enqueue({"order_id": msg.payload["order_id"], "scan": "x" * 300_000})
 
 
 def fail(msg: QueueMessage, session: DbSession) -> None:

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, select
 
 from conquiet.testing import survives_crashes
 from tests.services import database
-from tests.testing.shop import bill, bill_all, bill_beside, bills, fail, tables
+from tests.testing.shop import bill, bill_all, bill_and_enqueue, bill_beside, bills, fail, tables
 
 ORDERS = [{"order_id": number, "cents": 100 * number} for number in (1, 2, 3)]
 REFUSED = {"order_id": 4, "cents": 1, "then": "refuse"}
@@ -57,6 +57,16 @@ def test_a_handler_that_commits_beside_its_session_is_found():
 
     with pytest.raises(AssertionError, match="commands are not survived"):
         test()
+
+
+def test_a_handler_that_enqueues_many_messages_and_large_ones_is_explored(conquiet_server, monkeypatch):
+    monkeypatch.setenv("SHOP_REDIS_URL", conquiet_server.url)
+
+    @survives_crashes(bill_and_enqueue, ORDERS[:1], tables=tables, faults=["crash"])
+    def test(engine: Engine) -> None:
+        assert billed(engine) == [1]
+
+    test()
 
 
 def test_a_handler_that_fails_without_a_crash_is_told_apart():

@@ -7,7 +7,7 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -131,7 +131,7 @@ class CrashPoints:
         def send_each(
             connection: AbstractConnection, packed: Sequence[bytes], check_health: bool = True
         ) -> None:
-            for command in packed:
+            for command in commands_in(packed):
                 send(connection, [command], check_health)
                 # "*3\r\n$4\r\nXACK\r\n…": the number of words, the length of the first, the first.
                 unanswered.append(command.split(b"\r\n", 3)[2].decode())
@@ -170,3 +170,21 @@ class CrashPoints:
                 self._pass(point, self._lost_sql_answer(f"the answer was lost at: {point}"))
 
         return call
+
+
+def commands_in(packed: Iterable[bytes]) -> Iterator[bytes]:
+    """The commands of what is sent at once: several of them may be in one packet, and one in several."""
+    data, end = b"".join(packed), 0
+
+    def number() -> int:
+        nonlocal end
+        begin, end = end + 1, data.index(b"\r\n", end) + 2
+        return int(data[begin : end - 2])
+
+    while end < len(data):
+        begin = end
+        for _ in range(number()):
+            # Not in one line: the length is read first.
+            length = number()
+            end += length + 2
+        yield data[begin:end]
