@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
@@ -62,31 +63,74 @@ def drain_partition(
         0
     """
     topic = topic_to_drain(topic)
-    check_topic_part("group", group)
+    drains = PartitionDrains(
+        topic, group, handler, engine, inbox=inbox, config=ConsumerConfig.of(config), payload=payload
+    )
     if partition not in topic.partitions:
         raise TopicError(topic.name, f"has no partition {partition}, only 0 to {topic.partition_count - 1}")
-    config = ConsumerConfig.of(config)
-    limits = config.drain_limits() if limits is None else limits
-    check_limits(limits)
-    config.check_order(limits.order_by)
-    if limits.max_deliveries is not None:
-        raise ValueError("max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts")
-    payload_type = PayloadType.of(payload, config.codec)
-    # Before anything is acquired: it checks its arguments, and the database.
-    new_handling(handler, engine, inbox, payload=payload_type).prepare()
-    # Longer than later on: there is no lease yet that has to be renewed.
-    move_delayed(topic, budget_s=5.0)
-    leases = ChannelLeases(topic, group, config)
-    channel = leases.acquire(topic, partition)
-    if channel is None:
-        raise PartitionBusyError(topic.name, partition=partition, group=group)
-    handling = new_handling(handler, engine, inbox, payload=payload_type, before_commit=channel.check_lease)
-    try:
-        leases.create_group(channel)
-        with _Renewal(channel, leases, config.tick_s), handling:
-            return DrainLoop(channel, handling, limits).run()
-    finally:
-        leases.release(channel)
+    limits = drains.checked(limits)
+    drains.prepare()
+    return drains.run(topic, partition, limits)
+
+
+class PartitionDrains:
+    """Drains partitions of one topic for one group, one after the other or several at once.
+
+    All of them share the bytes that `ConsumerConfig.max_bytes` allows, and what is known of the ends of streams.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        group: str,
+        handler: Handler,
+        engine: Engine | AsyncEngine | None,
+        *,
+        inbox: Inbox | bool | None,
+        config: ConsumerConfig,
+        payload: Any,
+    ) -> None:
+        check_topic_part("group", group)
+        self._group, self._config = group, config
+        typed = PayloadType.of(payload, config.codec)
+        self._new_handling = partial(new_handling, handler, engine, inbox, payload=typed)
+        self._leases = ChannelLeases(topic, group, config)
+
+    def checked(self, limits: DrainLimits | None) -> DrainLimits:
+        """The limits that were given, or those of the config."""
+        limits = self._config.drain_limits() if limits is None else limits
+        check_limits(limits)
+        self._config.check_order(limits.order_by)
+        if limits.max_deliveries is not None:
+            raise ValueError(
+                "max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts"
+            )
+        return limits
+
+    def prepare(self) -> None:
+        """Check the handler and the database, before anything is acquired."""
+        self._new_handling().prepare()
+
+    def check_ends(self, topic: Topic) -> None:
+        """Report what a failover has lost of the partitions that were drained; once a second at the most."""
+        self._leases.check_ends(topic)
+
+    def run(self, topic: Topic, partition: int, limits: DrainLimits) -> DrainReport:
+        """Own the partition until a limit is reached."""
+        # Longer than later on: there is no lease yet that has to be renewed.
+        move_delayed(topic, budget_s=5.0)
+        leases = self._leases
+        channel = leases.acquire(topic, partition)
+        if channel is None:
+            raise PartitionBusyError(topic.name, partition=partition, group=self._group)
+        handling = self._new_handling(before_commit=channel.check_lease)
+        try:
+            leases.create_group(channel)
+            with _Renewal(channel, leases, self._config.tick_s), handling:
+                return DrainLoop(channel, handling, limits).run()
+        finally:
+            channel.room.leave()
+            leases.release(channel)
 
 
 def topic_to_drain(topic: Topic | str) -> Topic:
@@ -121,7 +165,7 @@ class _Renewal:
         while not self._has_ended.wait(self._every_s):
             try:
                 self._leases.renew(channel)
-                self._leases.check_ends(channel.partition.topic, [channel.partition.partition])
+                self._leases.check_ends(channel.partition.topic)
                 move_delayed(channel.partition.topic)
             except ConquietError as error:
                 # The drain ends by itself when the lease is no longer certain.
