@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import parse_url
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -86,7 +86,8 @@ class in_step:  # noqa: N801 -- as `visible_errors`
     """Keep requests and replies in step: no later call gets the reply of an interrupted one.
 
     After an interrupt (Ctrl-C, a timeout by a signal) the client's idle connections are dropped: redis-py has
-    put back the one whose reply was not read. After an outage of a cluster's node its nodes are looked up.
+    put back the one whose reply was not read. They are dropped, too, when they lead to what was the primary
+    before a failover. After an outage of a cluster's node its nodes are looked up.
     """
 
     __slots__ = ("_client",)
@@ -99,7 +100,7 @@ class in_step:  # noqa: N801 -- as `visible_errors`
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             return
-        if not isinstance(error, REDIS_ERRORS):
+        if not isinstance(error, REDIS_ERRORS) or is_read_only(error):
             forget_connections(self._client)
         elif isinstance(self._client, RedisCluster) and isinstance(error, _UNANSWERED):
             # redis-py asks one node which keys a script or an XREADGROUP has. If that one is dead, no such
@@ -109,6 +110,17 @@ class in_step:  # noqa: N801 -- as `visible_errors`
                 self._client.nodes_manager.initialize()
                 if self._client.get_default_node() == dead:
                     self._client.replace_default_node()
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether the server is a replica, as a primary is that was demoted; Redis 6.2 has it in a script's text."""
+    return isinstance(error, ReadOnlyError) or (isinstance(error, ResponseError) and "READONLY" in str(error))
+
+
+def check_primary(client: Client, replies: Iterable[object]) -> None:
+    """Drop idle connections if an error among the replies of a pipeline says that they lead to a replica."""
+    if any(isinstance(reply, Exception) and is_read_only(reply) for reply in replies):
+        forget_connections(client)
 
 
 def as_text(value: bytes | str) -> str:
@@ -203,7 +215,7 @@ def unparsed_view(client: Client) -> Client:
 
 
 def forget_connections(client: Client) -> None:
-    """Drop idle connections after an interrupt: the next call might get a reply that one of them is owed."""
+    """Drop idle connections: the next call might get a reply that one of them is owed, or a server demoted."""
     # Idle ones alone, on a cluster too: other threads are in the middle of their calls.
     if not isinstance(client, RedisCluster):
         client.connection_pool.disconnect(inuse_connections=False)

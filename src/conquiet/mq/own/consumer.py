@@ -148,7 +148,7 @@ class PartitionConsumer(Background):
             return
         try:
             self._owned.renew(self.topic)
-            self._leases.check_ends(self.topic, self.owned)
+            self._leases.check_ends(self.topic)
             self._rebalance()
             move_delayed(self.topic)
             self._trimmer.trim(self.topic, self.owned)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
@@ -17,6 +20,7 @@ from conquiet.db import Inbox
 from conquiet.errors import ConquietError, PartitionBusyError
 from conquiet.logs import MessageLog
 from conquiet.masking import shown
+from conquiet.mq.envelope import MqMessage
 from conquiet.mq.keys import check_topic_part
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.channel_leases import ChannelLeases
@@ -60,30 +64,75 @@ def drain_partition(
         0
     """
     topic = topic_to_drain(topic)
-    check_topic_part("group", group)
+    drains = PartitionDrains(topic, group, handler, engine, inbox=inbox, config=ConsumerConfig.of(config))
     topic.check_partition(partition)
-    config = ConsumerConfig.of(config)
-    limits = config.drain_limits() if limits is None else limits
-    check_limits(limits)
-    config.check_order(limits.order_by)
-    if limits.max_deliveries is not None:
-        raise ValueError("max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts")
-    payload_type = config.payload_type()
-    # Before anything is acquired: it checks its arguments, and the database.
-    new_handling(handler, engine, inbox, payload=payload_type).prepare()
-    # Longer than later on: there is no lease yet that has to be renewed.
-    move_delayed(topic, budget_s=5.0)
-    leases = ChannelLeases(topic, group, config)
-    channel = leases.acquire(topic, partition)
-    if channel is None:
-        raise PartitionBusyError(topic.name, partition=partition, group=group)
-    handling = new_handling(handler, engine, inbox, payload=payload_type, before_commit=channel.check_lease)
-    try:
-        leases.create_group(channel)
-        with _Renewal(channel, leases, config.tick_s), handling:
-            return DrainLoop(channel, handling, limits).run()
-    finally:
-        leases.release(channel)
+    limits = drains.checked(limits)
+    drains.prepare()
+    with drains.loop(topic, partition, limits) as loop:
+        return loop.run()
+
+
+class PartitionDrains:
+    """Drains partitions of one topic for one group, one after the other or several at once.
+
+    They share the bytes that `ConsumerConfig.max_bytes` allows, and what is known of the ends of streams.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        group: str,
+        handler: Handler,
+        engine: Engine | AsyncEngine | None,
+        *,
+        inbox: Inbox | bool | None,
+        config: ConsumerConfig,
+    ) -> None:
+        check_topic_part("group", group)
+        self._group, self._config = group, config
+        self._new_handling = partial(new_handling, handler, engine, inbox, payload=config.payload_type())
+        self._leases = ChannelLeases(topic, group, config)
+
+    def checked(self, limits: DrainLimits | None) -> DrainLimits:
+        """The limits that were given, or those of the config."""
+        limits = self._config.drain_limits() if limits is None else limits
+        check_limits(limits)
+        self._config.check_order(limits.order_by)
+        if limits.max_deliveries is not None:
+            raise ValueError(
+                "max_deliveries is for plain streams; a topic has ConsumerConfig.retry.max_attempts"
+            )
+        return limits
+
+    def prepare(self) -> None:
+        """Check the handler and the database, before anything is acquired."""
+        self._new_handling().prepare()
+
+    def check_ends(self, topic: Topic) -> None:
+        """Report what a failover has lost of the partitions that were drained; once a second at the most."""
+        self._leases.check_ends(topic)
+
+    @contextmanager
+    def loop(self, topic: Topic, partition: int, limits: DrainLimits) -> Iterator[DrainLoop[MqMessage]]:
+        """Own the partition for the block, which runs the loop.
+
+        Raises:
+            PartitionBusyError: another consumer owns it.
+        """
+        # Longer than later on: there is no lease yet that has to be renewed.
+        move_delayed(topic, budget_s=5.0)
+        leases = self._leases
+        channel = leases.acquire(topic, partition)
+        if channel is None:
+            raise PartitionBusyError(topic.name, partition=partition, group=self._group)
+        handling = self._new_handling(before_commit=channel.check_lease)
+        try:
+            leases.create_group(channel)
+            with _Renewal(channel, leases, self._config.tick_s), handling:
+                yield DrainLoop(channel, handling, limits)
+        finally:
+            channel.room.leave()
+            leases.release(channel)
 
 
 def topic_to_drain(topic: Topic | str) -> Topic:
@@ -118,7 +167,7 @@ class _Renewal:
         while not self._has_ended.wait(self._every_s):
             try:
                 self._leases.renew(channel)
-                self._leases.check_ends(channel.partition.topic, [channel.partition.partition])
+                self._leases.check_ends(channel.partition.topic)
                 move_delayed(channel.partition.topic)
             except ConquietError as error:
                 # The drain ends by itself when the lease is no longer certain.

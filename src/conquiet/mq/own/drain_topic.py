@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Engine
 
 from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
-from conquiet.consume.limits import DrainLimits, check_limits
+from conquiet.consume.limits import DrainLimits
 from conquiet.consume.report import DrainReport, StopReason, sum_reports
 from conquiet.db import Inbox
 from conquiet.errors import PartitionBusyError
 from conquiet.mq.clock import server_ms
-from conquiet.mq.keys import check_topic_part
 from conquiet.mq.own.config import ConsumerConfig
-from conquiet.mq.own.drain import drain_partition, topic_to_drain
+from conquiet.mq.own.drain import PartitionDrains, topic_to_drain
 from conquiet.mq.send.delayed import copies_for, move_delayed
 from conquiet.mq.topics import Topic, Topics
 
@@ -68,19 +65,17 @@ def drain_topic(
         0
     """
     topic = topic_to_drain(topic)
-    check_topic_part("group", group)
     if until not in ("idle", "settled", "empty"):
         raise ValueError(f"until must be 'idle', 'settled' or 'empty', got {until!r}")
     config = ConsumerConfig.of(config)
-    limits = config.drain_limits() if limits is None else limits
-    check_limits(limits)
-    how: dict[str, Any] = {"handler": handler, "engine": engine, "inbox": inbox, "config": config}
+    drains = PartitionDrains(topic, group, handler, engine, inbox=inbox, config=config)
+    limits = drains.checked(limits)
     left = _Left(topic, group, config, until)
-    drain_one = partial(drain_partition, group=group, **how)
     # Of an AsyncEngine the event loop, and its connections, are kept from visit to visit.
     with new_handling(handler, engine) as handling:
         _ = handling.event_loop
-        return _Rounds(left, limits, drain_one, parallel=config.max_partitions or 1).run()
+        drains.prepare()
+        return _Rounds(left, limits, drains, parallel=config.max_partitions or 1).run()
 
 
 class _Left:
@@ -127,12 +122,10 @@ class _Left:
 class _Rounds:
     """Visits the partitions in turn, or several at once; lives as long as one drain."""
 
-    def __init__(
-        self, left: _Left, limits: DrainLimits, drain_one: Callable[..., DrainReport], *, parallel: int
-    ) -> None:
+    def __init__(self, left: _Left, limits: DrainLimits, drains: PartitionDrains, *, parallel: int) -> None:
         self._left = left
         self._limits = limits
-        self._drain_one = drain_one
+        self._drains = drains
         self._parallel = parallel
         self._started = time.monotonic()
         #: Of all visits so far.
@@ -155,6 +148,7 @@ class _Rounds:
             # Before the visits: what was awaited then may be ready in a partition that was visited.
             is_awaited = self._left.is_awaited
             self._left.look()
+            self._drains.check_ends(self._left.topic)
             begun = time.monotonic()
             if self._visit_all() or self._reason_to_stop() is not None:
                 idle_since = None
@@ -200,7 +194,8 @@ class _Rounds:
             return True
         report: DrainReport | None = None
         try:
-            report = self._drain_one(self._left.topic, partition, limits=limits)
+            with self._drains.loop(self._left.topic, partition, limits) as loop:
+                report = loop.run()
         except PartitionBusyError:
             self._busy.add(partition)
             return False
