@@ -241,6 +241,7 @@ def test_partitions_that_are_drained_at_once_share_the_bytes_that_may_be_in_memo
             inside -= 1
 
     limits = DrainLimits(max_messages=None, idle_ms=20)
-    report = drain_topic(wide, GROUP, handle, limits=limits, config=ConsumerConfig(max_bytes=1), parallel=4)
+    config = ConsumerConfig(max_bytes=1, max_partitions=4)
+    report = drain_topic(wide, GROUP, handle, limits=limits, config=config)
 
     assert (report.handled, most) == (40, 1)
