@@ -35,6 +35,11 @@ def digest_of(*names: str) -> str:
     return hashlib.sha256("".join([f"{len(name)}:{name}" for name in names]).encode()).hexdigest()
 
 
+def fitting(name: str) -> str:
+    """A name as a column of 64 characters has it: itself, or its digest if it is longer."""
+    return name if len(name) <= 64 else digest_of(name)
+
+
 def now_ms() -> int:
     """As it is written into rows."""
     return time.time_ns() // 1_000_000
