@@ -8,12 +8,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, create_engine, event, make_url, text
 
 from conquiet import DbSession
 from conquiet.consume import handling
+from conquiet.errors import DatabaseUnavailableError
 from conquiet.tasks import SqlResults, TaskApp, Worker, WorkerConfig
 from conquiet.testing import ResultStoreContract
+from tests.link import Link
+from tests.services import open_engine
+from tests.with_databases.conftest import only_on
+from tests.with_databases.servers import kill
 
 PATIENCE_S = 600.0
 
@@ -80,6 +85,54 @@ def test_workers_delete_results_that_are_older_than_the_store_keeps(
 
     kept = [store.load(db, row["id"]) is not None for row in rows]
     assert kept == [True, False, False]
+
+
+@only_on("postgres", "mariadb")
+def test_a_worker_that_starts_as_its_database_restarts_waits_for_it(
+    app: TaskApp, db: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[str] = []
+
+    @app.task(name="count")
+    def count(session: DbSession) -> int:
+        return int(session.scalar(text("SELECT 41")) or 0) + 1
+
+    def end_connection(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "CREATE TABLE" in statement and len(refused) < 3:
+            refused.append(statement)
+            number = connection.connection.dbapi_connection.info.backend_pid if is_postgres else None
+            kill(admin, number or connection.connection.dbapi_connection.thread_id())
+
+    is_postgres = db.dialect.name == "postgresql"
+    admin = open_engine(db.url.render_as_string(hide_password=False))
+    event.listen(db, "before_cursor_execute", end_connection)
+    with app, Worker(app, WorkerConfig(pool="thread", concurrency=1)):
+        handle = count.enqueue()
+
+        assert handle.result(PATIENCE_S) == 42
+    event.remove(db, "before_cursor_execute", end_connection)
+    admin.dispose()
+    assert len(refused) == 3
+    assert caplog.text.count("could not be created") == 1
+
+
+@only_on("postgres", "mariadb")
+def test_a_worker_that_starts_without_its_database_ends_when_that_lasts_too_long(
+    valkey_url: str, db: Engine
+) -> None:
+    with Link(db.url.host or "127.0.0.1", db.url.port or 3306) as link:
+        link.cut()
+        away = create_engine(make_url(db.url).set(host="127.0.0.1", port=link.port))
+        app = TaskApp(valkey_url, database=away, namespace=f"tasks-{uuid.uuid4().hex[:10]}")
+
+        @app.task(name="one")
+        def one(session: DbSession) -> int:
+            return 1
+
+        worker = Worker(app, WorkerConfig(pool="thread", concurrency=1, max_outage_s=0.2))
+        worker.start()
+        with app, pytest.raises(DatabaseUnavailableError):
+            worker.join()
 
 
 @pytest.mark.parametrize("keep_for", [timedelta(0), 30])

@@ -85,8 +85,8 @@ def find_letter(client: Client, keys: QueueKeys, name: str) -> TaskLetter | None
     if match := _ID.fullmatch(name):
         for letter in read_letters(client, keys, name, name):
             return letter
-        # A letter is never older than its task; a little is left for clocks that differ. Ids that say no time,
-        # as of schedules and of canvases, may be of any letter.
+        # A letter is never older than its task; a little is left for clocks that differ. Other ids, as of
+        # schedules and of canvases, may be of any letter.
         since = max(0, int(match[1]) - 600_000)
     for letter in read_letters(client, keys, f"{since}-0", "+") if name else ():
         if letter.task_id == name:
