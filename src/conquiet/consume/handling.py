@@ -17,8 +17,8 @@ from conquiet.consume.batch_handler import BatchHandler
 from conquiet.consume.channel import Message
 from conquiet.consume.outcome import Ack, Answer, DeadLetter, Outcome, Retry, Skipped
 from conquiet.db import DbSession, Inbox, is_read_only
-from conquiet.db.inbox import PURGE_STEP
 from conquiet.db.probe import is_unavailable
+from conquiet.db.retention import PURGE_STEP
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DbError
 from conquiet.logs import MessageLog
 from conquiet.masking import scrubbed, shown
@@ -55,6 +55,7 @@ class MessageHandling:
         inbox: Inbox | bool | None = None,
         *,
         before_commit: Callable[[], None] | None = None,
+        purge: Callable[[DbSession], bool] | None = None,
     ) -> None:
         if engine is not None and not isinstance(engine, Engine):
             remedy = "; an AsyncEngine is for `async def` handlers" if hasattr(engine, "sync_engine") else ""
@@ -72,6 +73,8 @@ class MessageHandling:
         self._engine = engine
         self._inbox = inbox
         self._before_commit = before_commit
+        #: A step of another retention than the inbox's; returns whether there may be more to purge.
+        self._purge = purge
         self._connection: Connection | None = None
         self._options: Mapping[str, Any] = {}
         #: The inbox row that the current handling has written.
@@ -124,7 +127,13 @@ class MessageHandling:
 
     def for_another_thread(self) -> MessageHandling:
         """The same with a connection of its own."""
-        return MessageHandling(self._handler, self._engine, self._inbox, before_commit=self._before_commit)
+        return MessageHandling(
+            self._handler,
+            self._engine,
+            self._inbox,
+            before_commit=self._before_commit,
+            purge=self._purge,
+        )
 
     @property
     def has_inbox(self) -> bool:
@@ -161,21 +170,30 @@ class MessageHandling:
     def is_time_to_purge(self) -> bool:
         """Whether `purge_inbox` would do anything."""
         has_retention = self._inbox is not None and self._inbox.keep_for is not None
-        return has_retention and time.monotonic() >= self._next_purge
+        # Of the other one only behind a message that was handled: an idle loop needs no connection.
+        is_other_due = self._purge is not None and self.has_connection
+        return (has_retention or is_other_due) and time.monotonic() >= self._next_purge
 
     def purge_inbox(self) -> None:
         """Take one step of the inbox's retention if it is time; between messages, it never fails one."""
-        if self._inbox is None or self._inbox.keep_for is None or not self.is_time_to_purge:
+        if not self.is_time_to_purge:
             return
         wait_s = _PURGE_EVERY_S
         try:
             with DbSession(self._connection or self._connect()) as session:
-                if self._inbox.purge_step(session, self._inbox.keep_for) == PURGE_STEP:
+                if self._purge_step(session):
                     wait_s = _NEXT_PURGE_S
         except (ConquietError, SQLAlchemyError) as error:
             self.release()
-            _log.warning("the inbox could not be purged, it is tried again in %.0f s: %s", wait_s, error)
+            what = "the inbox" if self._purge is None else "results of tasks or the inbox"
+            _log.warning("%s could not be purged, it is tried again in %.0f s: %s", what, wait_s, error)
         self._next_purge = time.monotonic() + wait_s
+
+    def _purge_step(self, session: DbSession) -> bool:
+        has_more = self._purge is not None and self._purge(session)
+        if self._inbox is not None and self._inbox.keep_for is not None:
+            has_more |= self._inbox.purge_step(session, self._inbox.keep_for) == PURGE_STEP
+        return has_more
 
     def is_database_unavailable(self) -> bool:
         """Whether the database cannot be used now; never without one."""

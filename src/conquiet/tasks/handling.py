@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from conquiet.consume.handling import MessageHandling
+from conquiet.consume.handling import MessageHandling, answer_of
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Skipped
 from conquiet.db import DbSession
 from conquiet.errors import DatabaseUnavailableError, SettingsError
@@ -94,7 +94,8 @@ class TaskHandling:
                     "a task takes a DbSession: give the TaskApp a database, or set CONQUIET_DATABASE_URL",
                     key="database_url",
                 )
-            self._in_transaction = MessageHandling(self._run_with_session, app.engine, app.inbox)
+            purge = app.result_store.purge_step
+            self._in_transaction = MessageHandling(self._run_with_session, app.engine, app.inbox, purge=purge)
             app.result_store.create_table(app.engine)
 
     def handle(self, msg: TaskMessage) -> Outcome:
@@ -215,8 +216,8 @@ class TaskHandling:
         if isinstance(value, Ack | Retry | DeadLetter):
             return value
         if not msg.has_record and msg.canvas is None:
-            # Nobody reads it: it may be anything.
-            return _ACK
+            # Nobody reads it: it may be anything, but for what has not run yet.
+            return answer_of(value)
         try:
             result = task.signature.dump_result(value)
             msg.result = b"null" if result is None else self._app.codec.encode_result(msg.envelope, result)

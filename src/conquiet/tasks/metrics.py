@@ -11,6 +11,8 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from conquiet.queue.metrics import MetricSet
 
+#: In the place of a name that the worker does not know: anybody may write any number of them.
+UNKNOWN = "unknown"
 _TASK = ("task", "queue")
 _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 3, 5, 10, 30, 60, 300, 600, 1800, 3600)
 _Sum = partial(Gauge, multiprocess_mode="livesum")

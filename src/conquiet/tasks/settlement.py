@@ -17,7 +17,13 @@ from conquiet.tasks.canvas.follow_ups import follow_up_of
 from conquiet.tasks.errors import PayloadStoreError, TaskRevokedError
 from conquiet.tasks.keys import GROUP
 from conquiet.tasks.message import Place, TaskMessage
-from conquiet.tasks.options import UNFINISHED_TTL_MS, TaskOptions, milliseconds, options_of_call
+from conquiet.tasks.options import (
+    UNFINISHED_TTL_MS,
+    TaskOptions,
+    is_retried,
+    milliseconds,
+    options_of_call,
+)
 from conquiet.tasks.record import TaskState, step_name
 from conquiet.tasks.scripts import Change
 
@@ -118,8 +124,8 @@ class TaskRules:
             return self._ended(msg, TaskState.REVOKED, "it was revoked while it ran")
         if isinstance(result, PayloadStoreError):
             return self._wait_for_store(msg, result)
-        cause, options = Cause.of(result), self.options(msg)
-        if options.retry.is_retried(result):
+        cause = Cause.of(result)
+        if is_retried(result, self.options(msg).retry, msg.envelope.meta):
             settlement = self._again(msg, cause, None)
         else:
             settlement = self._dead_letter(msg, cause)
@@ -210,7 +216,7 @@ class TaskRules:
         content = {"headers": dict(msg.headers), "envelope": json.loads(msg.data)}
         try:
             json.dumps(content).encode()
-        except UnicodeEncodeError:
+        except (UnicodeEncodeError, RecursionError):
             content = raw_content([(b"data", msg.data)])
         letter = _given_up(msg.place, msg.delivery_count, msg.id, self._consumer).letter(cause, content)
         reason = f"{cause.error_type}: {cause.message}"

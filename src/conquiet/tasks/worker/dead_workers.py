@@ -40,9 +40,10 @@ class DeadWorkers:
             for look in (partial(self._take_over, has_ended), self._follow_ups.perform_left):
                 try:
                     look(queue)
-                except ConquietError as error:
+                except Exception as error:  # noqa: BLE001 -- nobody else takes over for this worker
                     text = "worker %s could not do for queue %r what dead workers have left: %s"
-                    _log.warning(text, self._config.name, queue, error)
+                    is_known = isinstance(error, ConquietError)
+                    _log.warning(text, self._config.name, queue, error, exc_info=not is_known)
         return self._config.lease_ms / 2000
 
     def close(self) -> None:
