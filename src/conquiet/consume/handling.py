@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
@@ -16,9 +15,9 @@ from conquiet.arguments import check_non_negative_int
 from conquiet.consume.batch_handler import BatchHandler
 from conquiet.consume.channel import Message
 from conquiet.consume.outcome import Ack, Answer, DeadLetter, Outcome, Retry, Skipped
+from conquiet.consume.purges import Purges
 from conquiet.db import DbSession, Inbox, is_read_only
 from conquiet.db.probe import is_unavailable
-from conquiet.db.retention import PURGE_STEP
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DbError
 from conquiet.logs import MessageLog
 from conquiet.masking import scrubbed, shown
@@ -28,9 +27,6 @@ Handler = Callable[..., Any]
 
 _log = MessageLog(logging.getLogger(__name__))
 
-#: Between two steps of the inbox's retention, and while there is more to purge.
-_PURGE_EVERY_S = 60.0
-_NEXT_PURGE_S = 0.2
 
 _ACK = Ack()
 _SKIPPED = Skipped()
@@ -73,14 +69,12 @@ class MessageHandling:
         self._engine = engine
         self._inbox = inbox
         self._before_commit = before_commit
-        #: A step of another retention than the inbox's; returns whether there may be more to purge.
-        self._purge = purge
+        self._purges = Purges(inbox, purge)
         self._connection: Connection | None = None
         self._options: Mapping[str, Any] = {}
         #: The inbox row that the current handling has written.
         self._delivery: str | None = None
         self._session: DbSession | None = None
-        self._next_purge = 0.0
 
     def handle(self, msg: Message) -> Outcome:
         """Handle and commit; whatever is raised, the message must stay pending.
@@ -132,7 +126,7 @@ class MessageHandling:
             self._engine,
             self._inbox,
             before_commit=self._before_commit,
-            purge=self._purge,
+            purge=self._purges.other,
         )
 
     @property
@@ -169,31 +163,14 @@ class MessageHandling:
     @property
     def is_time_to_purge(self) -> bool:
         """Whether `purge_inbox` would do anything."""
-        has_retention = self._inbox is not None and self._inbox.keep_for is not None
-        # Of the other one only behind a message that was handled: an idle loop needs no connection.
-        is_other_due = self._purge is not None and self.has_connection
-        return (has_retention or is_other_due) and time.monotonic() >= self._next_purge
+        return self._purges.are_due(has_connection=self.has_connection)
 
     def purge_inbox(self) -> None:
         """Take one step of the inbox's retention if it is time; between messages, it never fails one."""
-        if not self.is_time_to_purge:
-            return
-        wait_s = _PURGE_EVERY_S
-        try:
-            with DbSession(self._connection or self._connect()) as session:
-                if self._purge_step(session):
-                    wait_s = _NEXT_PURGE_S
-        except (ConquietError, SQLAlchemyError) as error:
-            self.release()
-            what = "the inbox" if self._purge is None else "results of tasks or the inbox"
-            _log.warning("%s could not be purged, it is tried again in %.0f s: %s", what, wait_s, error)
-        self._next_purge = time.monotonic() + wait_s
-
-    def _purge_step(self, session: DbSession) -> bool:
-        has_more = self._purge is not None and self._purge(session)
-        if self._inbox is not None and self._inbox.keep_for is not None:
-            has_more |= self._inbox.purge_step(session, self._inbox.keep_for) == PURGE_STEP
-        return has_more
+        if self.is_time_to_purge:
+            is_done = self._purges.take_step(lambda: DbSession(self._connection or self._connect()))
+            if not is_done:
+                self.release()
 
     def is_database_unavailable(self) -> bool:
         """Whether the database cannot be used now; never without one."""

@@ -24,7 +24,7 @@ from conquiet.tasks.batch import ChannelApp, TaskBatch
 from conquiet.tasks.blocking_reader import BlockingReader
 from conquiet.tasks.keys import GROUP, QueueKeys
 from conquiet.tasks.message import TaskMessage
-from conquiet.tasks.metrics import UNKNOWN, TaskMetrics
+from conquiet.tasks.metrics import TaskMetrics
 from conquiet.tasks.reserved import Reserved
 from conquiet.tasks.scripts import Read
 from conquiet.tasks.settlement import TaskRules, TaskSettlement
@@ -84,7 +84,7 @@ class TaskChannel:
         self.reserved = Reserved(self._hand_back_unbegun)
         #: Until when, by `lease_clock`, the consumer certainly counts as alive; the heartbeat moves it on.
         self.lease_valid_until = math.inf
-        self._metrics = TaskMetrics()
+        self._metrics = TaskMetrics(app.tasks)
         #: The last one that was counted when it began: it may have been revoked since it was read.
         self._beginning: tuple[TaskMessage, ...] = ()
 
@@ -236,11 +236,7 @@ class TaskChannel:
             if settlement.stored_key:
                 self._app.codec.payloads.remove_unneeded(keys.queue, settlement.stored_key)
         if settlements:
-            states = [
-                (one.name if one.name in self._app.tasks else UNKNOWN, one.state)
-                for one in settlements
-                if one.state and not one.is_refused
-            ]
+            states = [(one.name, one.state) for one in settlements if one.state and not one.is_refused]
             self._metrics.settled(keys.queue, states, len(reply.refused))
         self.admission.noticed(keys, reply, (*self.reserved.messages(), *self._beginning))
         self.admission.settled(keys, settlements)

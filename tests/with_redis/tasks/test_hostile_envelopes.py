@@ -16,6 +16,7 @@ import pytest
 from conquiet.tasks import TaskApp, Worker, WorkerConfig
 from conquiet.tasks.canvas.follow_ups import FollowUps
 from conquiet.tasks.security import Ed25519Key, Encryption, HmacKey, Signing
+from conquiet.tasks.worker.background import in_thread
 from conquiet.tasks.worker.dead_workers import DeadWorkers
 from tests.eventually import eventually
 from tests.with_redis.tasks.conftest import QUICK, StartWorker
@@ -209,14 +210,13 @@ def test_an_unexpected_error_ends_no_thread_that_takes_over(
 ) -> None:
     looked: list[str] = []
 
-    def fail(queue: str) -> None:
+    def fail(_has_ended: threading.Event, queue: str) -> None:
         looked.append(queue)
         raise ZeroDivisionError("of a library")
 
     takers = DeadWorkers(app, WorkerConfig(pool="thread", heartbeat_ttl_s=0.1))
     monkeypatch.setattr(takers, "_take_over", fail)
-    takers.start()
-    eventually(lambda: len(looked) > 2)
-    takers.stop()
+    with in_thread(takers):
+        eventually(lambda: len(looked) > 2)
 
     assert "ZeroDivisionError: of a library" in caplog.text

@@ -17,7 +17,7 @@ from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
 from conquiet.consume.outage import Outage
 from conquiet.db import Inbox
-from conquiet.errors import DatabaseUnavailableError, LeaseLostError, QueueError
+from conquiet.errors import LeaseLostError, QueueError
 from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.keys import check_topic_part
 from conquiet.mq.look.retention import Trimmer
@@ -28,6 +28,7 @@ from conquiet.mq.own.config import ConsumerConfig
 from conquiet.mq.own.failing import FailingPartitions
 from conquiet.mq.own.membership import Membership
 from conquiet.mq.own.owned import Owned, OwnedPartitions
+from conquiet.mq.own.preparation import Preparation
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic, Topics, topic_of
@@ -66,15 +67,11 @@ class PartitionConsumer(Background):
         check_topic_part("group", group)
         self.config = config = ConsumerConfig.of(config)
         self._new_handling = partial(new_handling, handler, engine, inbox, payload=config.payload_type())
-        # It checks its arguments; each partition's thread has one of its own.
-        prepared = self._new_handling()
-        #: Whether the database has what it needs; else `run` waits for it.
-        self._is_prepared = False
-        with suppress(DatabaseUnavailableError):
-            prepared.prepare()
-            self._is_prepared = True
         self.topic, self.group = topic_of(topic), group
         whose = {"topic": self.topic.name, "group": group, "consumer": config.consumer_name}
+        # It checks its arguments; each partition's thread has one of its own.
+        prepare = lambda: self._new_handling().prepare()  # noqa: E731 -- anew each time
+        self._preparation = Preparation(prepare, whose, max_outage_s=config.max_outage_s)
         self._extra = partial(message_fields, **whose)
         self._leases = ChannelLeases(self.topic, group, self.config)
         self._membership = Membership(self._leases.store, group, self.config)
@@ -138,7 +135,10 @@ class PartitionConsumer(Background):
                 "make a new PartitionConsumer for each run"
             )
         try:
-            self._wait_for_database()
+            while not (self._preparation.is_done or self._is_stopping):
+                self._preparation.try_again()
+                if not self._preparation.is_done:
+                    self._runs.acquire(timeout=self.config.tick_s)
             while not self._is_stopping and self._fatal is None:
                 self._tick()
                 self._runs.acquire(timeout=self.config.tick_s)
@@ -146,23 +146,6 @@ class PartitionConsumer(Background):
             self._shut_down()
         if self._fatal is not None:
             raise self._fatal
-
-    def _wait_for_database(self) -> None:
-        database = Outage(self.config.max_outage_s)
-        while not (self._is_prepared or self._is_stopping):
-            try:
-                self._new_handling().prepare()
-                self._is_prepared = True
-            except DatabaseUnavailableError as error:
-                text = "consumer %s of topic %r waits for its database: %s"
-                facts = (self.config.consumer_name, self.topic.name, error)
-                _log.log(
-                    logging.DEBUG if database.is_on else logging.WARNING, text, *facts, extra=self._extra()
-                )
-                if database.failed():
-                    raise
-            while not (self._is_stopping or database.is_time_to_try()):
-                self._runs.acquire(timeout=self.config.tick_s)
 
     def _tick(self) -> None:
         self._reap()
