@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from conquiet.consume.dead_letter import Cause, GivenUp, malformed_content, raw_content, short_text
+from conquiet.consume.dead_letter import Cause, GivenUp, malformed_content, short_text, writable_content
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement, SettlementKind, Skipped
 from conquiet.errors import MalformedEntry
 from conquiet.queue.lua import Argument
@@ -213,11 +213,9 @@ class TaskRules:
         return settlement
 
     def _dead_letter(self, msg: TaskMessage, cause: Cause) -> TaskSettlement:
-        content = {"headers": dict(msg.headers), "envelope": json.loads(msg.data)}
-        try:
-            json.dumps(content).encode()
-        except (UnicodeEncodeError, RecursionError):
-            content = raw_content([(b"data", msg.data)])
+        content = writable_content(
+            lambda: {"headers": dict(msg.headers), "envelope": json.loads(msg.data)}, msg.data
+        )
         letter = _given_up(msg.place, msg.delivery_count, msg.id, self._consumer).letter(cause, content)
         reason = f"{cause.error_type}: {cause.message}"
         settlement = _settlement(

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Literal
 
 from conquiet.consume.dead_letter import (
@@ -13,8 +14,8 @@ from conquiet.consume.dead_letter import (
     GivenUp,
     as_read,
     malformed_content,
-    raw_content,
     short_text,
+    writable_content,
 )
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement, Skipped
 from conquiet.errors import MalformedEntry
@@ -179,17 +180,13 @@ class SettlementRules:
             "dead_letter",
             msg.id,
             msg.delivery_count,
-            given_up.letter(cause, _content(msg)),
+            given_up.letter(cause, writable_content(partial(_content, msg), msg.data)),
             outcome="dead_lettered",
             reason=f"{cause.error_type}: {cause.message}",
         )
 
 
 def _content(msg: MqMessage) -> dict[str, Any]:
-    try:
-        envelope = msg.envelope.encode()
-        same = as_read(msg.data, envelope, encode_payload(msg.payload))
-        return {"headers": dict(msg.headers), **same, "envelope": json.loads(envelope)}
-    except (TypeError, ValueError):
-        # Some JSON can be read but not written again, as a lone surrogate: the bytes as they came.
-        return raw_content([(b"data", msg.data)])
+    envelope = msg.envelope.encode()
+    same = as_read(msg.data, envelope, encode_payload(msg.payload))
+    return {"headers": dict(msg.headers), **same, "envelope": json.loads(envelope)}
