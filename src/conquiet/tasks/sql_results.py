@@ -19,6 +19,14 @@ class ResultStore(Protocol):
     row of a task that was committed and not acked, does not run it again, and writes what `load` returns into
     that record. Another one is set as `app.result_store` before a worker starts, and tested by
     `conquiet.testing.ResultStoreContract`.
+
+    Examples:
+        >>> class Compressed(SqlResults):
+        ...     def load(self, engine, task_id):
+        ...         print("asked for", task_id)
+        ...         return super().load(engine, task_id)
+        >>> shop = TaskApp(server.url, database=engine, namespace="compressed")
+        >>> shop.result_store = Compressed()  # before a worker starts
     """
 
     def create_table(self, engine: Engine) -> None:
@@ -35,7 +43,12 @@ class ResultStore(Protocol):
 
 
 class SqlResults:
-    """A row for each task that took a `DbSession`; the default."""
+    """A row for each task that took a `DbSession`; the default.
+
+    Examples:
+        >>> shop = TaskApp(server.url, database=engine, namespace="shop")
+        >>> shop.result_store = SqlResults(table="shop_results")
+    """
 
     def __init__(self, *, table: str = "conquiet_task_results") -> None:
         check_table_name(table)
