@@ -76,6 +76,7 @@ worker = Worker(app, WorkerConfig(pool="thread", concurrency=2))
 worker.start()
 """
 _SPARK = """
+
 import os
 import sys
 
