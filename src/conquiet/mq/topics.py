@@ -261,7 +261,8 @@ def name_of(topic: Topic | str) -> str:
         return topic.name
     if not isinstance(topic, str):
         raise TypeError(
-            f"topic must be a Topic or the name of one, got {shown(topic)}; a plain stream is named by its key"
+            f"topic must be a Topic or the name of one, got {shown(topic)}; "
+            "a plain stream is named by its key"
         )
     return topic
 
