@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from sqlalchemy import Column, Integer, MetaData, Table, insert
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from conquiet import DbSession, DeadLetter, QueueMessage, Retry, StreamWriter, batch_handler, open_client
 from conquiet.db.engine import open_engine
@@ -35,6 +36,11 @@ def bill_all(messages: list[QueueMessage], session: DbSession) -> None:
     """The same for many orders in one transaction."""
     for msg in messages:
         bill(msg, session)
+
+
+async def bill_awaited(msg: QueueMessage, session: AsyncSession) -> None:
+    """One row for each order, by a driver that awaits."""
+    await session.execute(insert(bills), msg.payload)
 
 
 def bill_beside(msg: QueueMessage, session: DbSession) -> None:

@@ -35,6 +35,10 @@ class TakeOperator(BaseOperator):
         claim_idle_ms: after which other runs take over what was not renewed, as when the triggerer is gone.
         skip_on_empty: skip the task, and what depends on it, if there is no message.
         redis_streams_conn_id: a connection of type `redis_streams`, `redis` or `rediss`.
+
+    Examples:
+        >>> with DAG("ship_parcels", schedule="* * * * *", catchup=False):
+        ...     taken = TakeOperator(task_id="take", stream="parcels", group="shipping", max_deliveries=5)
     """
 
     template_fields: Sequence[str] = (

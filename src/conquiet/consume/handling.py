@@ -54,7 +54,10 @@ class MessageHandling:
         purge: Callable[[DbSession], bool] | None = None,
     ) -> None:
         if engine is not None and not isinstance(engine, Engine):
-            remedy = "; an AsyncEngine is for `async def` handlers" if hasattr(engine, "sync_engine") else ""
+            of_url = "; `create_engine(url)` makes one" if isinstance(engine, str) else ""
+            remedy = (
+                "; an AsyncEngine is for `async def` handlers" if hasattr(engine, "sync_engine") else of_url
+            )
             raise TypeError(f"engine must be a SQLAlchemy Engine, not {shown(engine)}{remedy}")
         if isinstance(inbox, bool):
             inbox = Inbox() if inbox else None

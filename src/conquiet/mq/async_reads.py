@@ -12,7 +12,19 @@ from conquiet.queue.connection import AS_BYTES, AsyncClient, visible_errors
 
 
 async def topic_streams_async(client: AsyncClient, topic: Topic | str) -> list[str]:
-    """The stream keys of a topic's partitions, in order; of a plain stream, its own name."""
+    """The stream keys of a topic's partitions, in order; of a plain stream, its own name.
+
+    Examples:
+        >>> import asyncio
+        >>> async def streams():
+        ...     opened = open_async_client(server.url)
+        ...     try:
+        ...         return await topic_streams_async(opened, "shipments")
+        ...     finally:
+        ...         await opened.aclose()
+        >>> asyncio.run(streams())
+        ['stream:topic:shipments:p:0', 'stream:topic:shipments:p:1']
+    """
     name = name_of(topic)
     keys = RegistryKeys(isinstance(client, AsyncRedisCluster))
     with visible_errors("open", stream=name, group=None):
@@ -30,6 +42,18 @@ async def is_any_due_async(client: AsyncClient, keys: Sequence[str]) -> bool:
 
     Args:
         keys: `TopicKeys.waiting` and `TopicKeys.delayed` of what one consumes.
+
+    Examples:
+        >>> import asyncio
+        >>> async def is_retry_due(group):
+        ...     opened = open_async_client(server.url)
+        ...     try:
+        ...         keys = [topic.keys.waiting(group, partition) for partition in topic.partitions]
+        ...         return await is_any_due_async(opened, keys)
+        ...     finally:
+        ...         await opened.aclose()
+        >>> asyncio.run(is_retry_due("nobody"))
+        False
     """
     for key in keys:
         with visible_errors("read due times", stream=key, group=None):

@@ -63,7 +63,14 @@ os.register_at_fork(after_in_child=new_id.__init__)  # type: ignore[misc]
 # Not frozen, as one is made for every message sent and read: that would triple what it costs.
 @dataclass(slots=True, kw_only=True)
 class Envelope:
-    """One message as it is written; field names on the wire are those of document 002."""
+    """One message as it is written; field names on the wire are those of document 002.
+
+    Examples:
+        >>> import json
+        >>> envelope = Envelope(topic="shipments", partition=0, payload={"order_id": 7}, key="ann")
+        >>> json.loads(envelope.encode())["payload"]
+        {'order_id': 7}
+    """
 
     topic: str
     payload: Payload

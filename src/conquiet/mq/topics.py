@@ -272,7 +272,10 @@ def name_of(topic: Topic | str) -> str:
     if isinstance(topic, Topic):
         return topic.name
     if not isinstance(topic, str):
-        raise TypeError(f"topic must be a Topic or the name of one, got {shown(topic)}")
+        raise TypeError(
+            f"topic must be a Topic or the name of one, got {shown(topic)}; "
+            "a plain stream is named by its key"
+        )
     return topic
 
 

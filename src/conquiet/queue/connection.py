@@ -23,7 +23,7 @@ from redis.sentinel import Sentinel
 from conquiet.errors import NoConnectionError, QueueError
 from conquiet.masking import remember_secret, remember_url, scrub, scrubbed, shown
 from conquiet.queue.no_connection import why_no_connection
-from conquiet.queue.pool import POOL, LeanPool
+from conquiet.queue.pool import POOL
 
 Client = redis.Redis | RedisCluster
 AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
@@ -184,8 +184,8 @@ def open_async_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Asy
 def close_client(client: Client) -> None:
     """Close a client for good: redis-py would open a new connection with the next call."""
     client.close()
-    if isinstance(client, redis.Redis) and isinstance(client.connection_pool, LeanPool):
-        client.connection_pool.is_closed = True
+    for pool in _pools_of(client):
+        pool.get_connection = _refuse_connection
 
 
 def check_client(client: object) -> None:
@@ -217,12 +217,19 @@ def unparsed_view(client: Client) -> Client:
 def forget_connections(client: Client) -> None:
     """Drop idle connections: the next call might get a reply that one of them is owed, or a server demoted."""
     # Idle ones alone, on a cluster too: other threads are in the middle of their calls.
+    for pool in _pools_of(client):
+        pool.disconnect(inuse_connections=False)
+
+
+def _pools_of(client: Client) -> list[Any]:
     if not isinstance(client, RedisCluster):
-        client.connection_pool.disconnect(inuse_connections=False)
-        return
-    for node in client.get_nodes():
-        if node.redis_connection is not None:
-            node.redis_connection.connection_pool.disconnect(inuse_connections=False)
+        return [client.connection_pool]
+    clients = (node.redis_connection for node in client.get_nodes())
+    return [each.connection_pool for each in clients if each is not None]
+
+
+def _refuse_connection(*_command: Any, **_options: Any) -> Any:
+    raise RedisError("it is closed: close() was called, or its `with` block has ended")
 
 
 def is_unanswered(error: QueueError) -> bool:

@@ -21,6 +21,14 @@ class ResultStore(Protocol):
     row of a task that was committed and not acked, does not run it again, and writes what `load` returns into
     that record. Another one is set as `app.result_store` before a worker starts, and tested by
     `conquiet.testing.ResultStoreContract`.
+
+    Examples:
+        >>> class Compressed(SqlResults):
+        ...     def load(self, engine, task_id):
+        ...         print("asked for", task_id)
+        ...         return super().load(engine, task_id)
+        >>> shop = TaskApp(server.url, database=engine, namespace="compressed")
+        >>> shop.result_store = Compressed()  # before a worker starts
     """
 
     def create_table(self, engine: Engine) -> None:
@@ -48,6 +56,10 @@ class SqlResults:
     Args:
         keep_for: workers delete older rows; a task that was committed longer ago, and not acked since, has no
             result. `None` keeps them for ever.
+
+    Examples:
+        >>> shop = TaskApp(server.url, database=engine, namespace="shop")
+        >>> shop.result_store = SqlResults(table="shop_results")
     """
 
     def __init__(

@@ -52,6 +52,10 @@ def deliver(
 
     Raises:
         Exception: what the handler or the commit raised, after the rollback.
+
+    Examples:
+        >>> deliver(bill, {"order_id": 7}, engine)
+        Ack()
     """
     msg = _delivered(payload, codec, topic, attempt)
     kind = None if payload_type is None else PayloadType(payload_type, codec)
@@ -73,6 +77,14 @@ def deliver_batch(
     Raises:
         TypeError: the handler takes one message.
         Exception: what the handler or the commit raised, after the rollback.
+
+    Examples:
+        >>> @batch_handler
+        ... def load(messages, session):
+        ...     for msg in messages:
+        ...         bill(msg, session)
+        >>> deliver_batch(load, [{"order_id": 7}, {"order_id": 8}], engine)
+        [Ack(), Ack()]
     """
     messages = [_delivered(payload, codec, topic) for payload in payloads]
     kind = None if payload_type is None else PayloadType(payload_type, codec)

@@ -38,7 +38,12 @@ Drain = Callable[..., DrainReport]
 
 
 class PartitionMissingError(ConquietError):
-    """The definitions have a partition that the topic does not have."""
+    """The definitions have a partition that the topic does not have.
+
+    Examples:
+        >>> str(PartitionMissingError("shipments", partition=4, count=2)).partition(":")[0]
+        "topic 'shipments' has no partition 4, only 0 to 1"
+    """
 
     def __init__(self, topic: str, *, partition: int, count: int) -> None:
         self.topic = topic
