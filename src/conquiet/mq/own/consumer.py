@@ -180,8 +180,7 @@ class PartitionConsumer(Background):
 
         def acquire(partition: int) -> None:
             nonlocal missing
-            is_owned = partition in self._owned
-            if missing and not is_owned and self._failing.is_time_to_try(partition):
+            if missing and partition not in self._owned and self._failing.is_time_to_try(partition):
                 missing -= self._acquire(partition)
 
         for_each_partition(self.topic, self.topic.partitions, acquire)
@@ -214,8 +213,7 @@ class PartitionConsumer(Background):
                 case MemoryError() | QueueError() as error:
                     if isinstance(error, MemoryError):
                         self._leases.shrink_budget(error, self._extra())
-                    has_worked = owned.channel.has_worked
-                    if self._failing.failed(owned.partition, error, has_worked=has_worked):
+                    if self._failing.failed(owned.partition, error, has_worked=owned.channel.has_worked):
                         self._fatal = self._fatal or error
                 case _:
                     text, extra = "the worker of %s failed", owned.channel.partition.extra()
