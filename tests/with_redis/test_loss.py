@@ -328,7 +328,9 @@ def test_a_drain_of_a_topic_reports_what_was_lost_while_it_waited_for_messages(
     sent = Producer(client).send_many(topic, [{"n": n} for n in range(5)])
     limits, seen = DrainLimits(max_messages=None, idle_ms=None, should_stop=lambda: bool(losses())), []
     with ThreadPoolExecutor(1) as threads:
-        drained = threads.submit(drain_topic, topic, "billing", lambda msg: seen.append(msg.id), limits=limits)
+        drained = threads.submit(
+            drain_topic, topic, "billing", lambda msg: seen.append(msg.id), limits=limits
+        )
         eventually(lambda: len(seen) == 5 and client.hget(keys[1], "lastId") == sent[-1].encode())
         roll_back(client, keys, dumps)
         drained.result(HANG_S)

@@ -89,7 +89,9 @@ class Envelope:
     def encode(self) -> bytes:
         """The entry's data; refuses what would not come back equal."""
         copied = (self.max_retries, self.original_id, self.replayed_from, self.for_group, self.failure)
-        if self.attempt == 0 and copied == (None, None, None, None, None) and not self.unknown:
+        is_new = self.attempt == 0 and copied == (None, None, None, None, None) and not self.unknown
+        # Other programs may send a fraction.
+        if is_new and type(self.timestamp_ms) is int:
             return encode_payload(self.payload, self._before_payload(), "}")
         carried = {} if self.failure is None else {"failure": dict(self.failure)}
         return encode_payload(

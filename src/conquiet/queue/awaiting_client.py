@@ -58,7 +58,9 @@ class _AwaitingPipeline:
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         replies: list[Any] = await_here(self._pipeline.execute(raise_on_error=raise_on_error))
-        if self._pool is not None and any(isinstance(one, Exception) and is_read_only(one) for one in replies):
+        if self._pool is not None and any(
+            isinstance(one, Exception) and is_read_only(one) for one in replies
+        ):
             _leave_replica(self._pool)
         return replies
 

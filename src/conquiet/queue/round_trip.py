@@ -11,7 +11,14 @@ from hiredis import pack_command
 from redis.connection import Connection
 from redis.exceptions import ResponseError
 
-from conquiet.queue.connection import Client, check_primary, execute, forget_connections, in_step, is_read_only
+from conquiet.queue.connection import (
+    Client,
+    check_primary,
+    execute,
+    forget_connections,
+    in_step,
+    is_read_only,
+)
 from conquiet.queue.pool import is_measured
 
 _T = TypeVar("_T")

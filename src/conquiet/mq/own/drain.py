@@ -76,7 +76,7 @@ def drain_partition(
 class PartitionDrains:
     """Drains partitions of one topic for one group, one after the other or several at once.
 
-    All of them share the bytes that `ConsumerConfig.max_bytes` allows, and what is known of the ends of streams.
+    All of them share `ConsumerConfig.max_bytes`, and what is known of the ends of streams.
     """
 
     def __init__(

@@ -126,9 +126,7 @@ class _Left:
 class _Rounds:
     """Visits the partitions in turn, or several at once; lives as long as one drain."""
 
-    def __init__(
-        self, left: _Left, limits: DrainLimits, drains: PartitionDrains, parallel: int
-    ) -> None:
+    def __init__(self, left: _Left, limits: DrainLimits, drains: PartitionDrains, parallel: int) -> None:
         self._left = left
         self._limits = limits
         self._drains = drains
