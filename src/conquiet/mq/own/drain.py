@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from conquiet.db import Inbox
 from conquiet.errors import ConquietError, PartitionBusyError, TopicError
 from conquiet.logs import MessageLog
 from conquiet.masking import shown
+from conquiet.mq.envelope import MqMessage
 from conquiet.mq.keys import check_topic_part
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.channel_leases import ChannelLeases
@@ -70,7 +73,8 @@ def drain_partition(
         raise TopicError(topic.name, f"has no partition {partition}, only 0 to {topic.partition_count - 1}")
     limits = drains.checked(limits)
     drains.prepare()
-    return drains.run(topic, partition, limits)
+    with drains.loop_over(topic, partition, limits) as loop:
+        return loop.run()
 
 
 class PartitionDrains:
@@ -115,8 +119,9 @@ class PartitionDrains:
         """Report what a failover has lost of the partitions that were drained; once a second at the most."""
         self._leases.check_ends(topic)
 
-    def run(self, topic: Topic, partition: int, limits: DrainLimits) -> DrainReport:
-        """Own the partition until a limit is reached."""
+    @contextmanager
+    def loop_over(self, topic: Topic, partition: int, limits: DrainLimits) -> Iterator[DrainLoop[MqMessage]]:
+        """The loop that drains a partition, which is owned until the end of the `with` block."""
         # Longer than later on: there is no lease yet that has to be renewed.
         move_delayed(topic, budget_s=5.0)
         leases = self._leases
@@ -127,7 +132,7 @@ class PartitionDrains:
         try:
             leases.create_group(channel)
             with _Renewal(channel, leases, self._config.tick_s), handling:
-                return DrainLoop(channel, handling, limits).run()
+                yield DrainLoop(channel, handling, limits)
         finally:
             channel.room.leave()
             leases.release(channel)

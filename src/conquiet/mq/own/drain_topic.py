@@ -198,7 +198,8 @@ class _Rounds:
             return True
         report: DrainReport | None = None
         try:
-            report = self._drains.run(self._left.topic, partition, limits)
+            with self._drains.loop_over(self._left.topic, partition, limits) as loop:
+                report = loop.run()
         except PartitionBusyError:
             self._busy.add(partition)
             return False
