@@ -1,4 +1,4 @@
-"""A primary that is demoted and lives on: connections that stay open to it do not keep anybody from the new one."""
+"""A primary that is demoted and lives on: connections that stay open to it keep nobody from the new one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def service(request) -> Iterator[Service]:
 
 def test_who_sends_gets_one_error_at_most_and_then_finds_the_new_primary(service: Service):
     async def send_all(opened) -> list[str | QueueError]:
-        queue, results = AsyncQueue(opened, STREAM), []
+        queue = AsyncQueue(opened, STREAM)
+        results: list[str | QueueError] = []
         for send in (queue.enqueue, lambda payload: queue.enqueue_many([payload])):
             for _ in range(2):
                 try:
@@ -86,17 +87,16 @@ def test_who_sends_gets_one_error_at_most_and_then_finds_the_new_primary(service
 
         awaited = runner.run(_open_async(service.url))
         Topics(opened()).create(TOPIC)
+        writers = [StreamWriter(opened(), STREAM) for _ in range(3)]
+        producers = [Producer(opened()) for _ in range(3)]
+        once = Message(payload={"n": 1}, key="a", dedupe_id="b")
         sends: dict[str, Callable[[], object]] = {
-            "enqueue": lambda writer=StreamWriter(opened(), STREAM): writer.enqueue({"n": 1}),
-            "enqueue_many": lambda writer=StreamWriter(opened(), STREAM): writer.enqueue_many([{"n": 1}]),
-            "enqueue_once": lambda writer=StreamWriter(opened(), STREAM): writer.enqueue_once(
-                [{"n": 1}], dedupe_id="once"
-            ),
-            "send": lambda producer=Producer(opened()): producer.send(TOPIC, {"n": 1}),
-            "send_many": lambda producer=Producer(opened()): producer.send_many(TOPIC, [{"n": 1}]),
-            "send once": lambda producer=Producer(opened()): producer.send_many(
-                TOPIC, [Message(payload={"n": 1}, key="a", dedupe_id="b")]
-            ),
+            "enqueue": lambda: writers[0].enqueue({"n": 1}),
+            "enqueue_many": lambda: writers[1].enqueue_many([{"n": 1}]),
+            "enqueue_once": lambda: writers[2].enqueue_once([{"n": 1}], dedupe_id="once"),
+            "send": lambda: producers[0].send(TOPIC, {"n": 1}),
+            "send_many": lambda: producers[1].send_many(TOPIC, [{"n": 1}]),
+            "send_many once": lambda: producers[2].send_many(TOPIC, [once]),
         }
         for send in sends.values():
             send()

@@ -96,7 +96,9 @@ class Envelope:
     def encode(self) -> bytes:
         """The entry's data; refuses what would not come back equal."""
         copied = (self.max_retries, self.original_id, self.replayed_from, self.for_group, self.failure)
-        if self.attempt == 0 and copied == (None, None, None, None, None) and not self.unknown:
+        is_new = self.attempt == 0 and copied == (None, None, None, None, None) and not self.unknown
+        # Other programs may send a fraction.
+        if is_new and type(self.timestamp_ms) is int:
             # By hand for what is sent for the first time, in the same order as below: a dict of all fields
             # takes nearly as long to check and encode as the payload in it.
             headers = encode_payload(dict(self.headers)).decode() if self.headers else "{}"

@@ -113,8 +113,10 @@ class in_step:  # noqa: N801 -- as `visible_errors`
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Whether the server is a replica, as a primary is that was demoted; Redis 6.2 has it in a script's text."""
-    return isinstance(error, ReadOnlyError) or (isinstance(error, ResponseError) and "READONLY" in str(error))
+    """Whether the server is a replica, as a demoted primary; of a script Redis 6.2 says it in the text."""
+    if isinstance(error, ReadOnlyError):
+        return True
+    return isinstance(error, ResponseError) and "READONLY" in str(error)
 
 
 def check_primary(client: Client, replies: Iterable[object]) -> None:
@@ -215,7 +217,7 @@ def unparsed_view(client: Client) -> Client:
 
 
 def forget_connections(client: Client) -> None:
-    """Drop idle connections: the next call might get a reply that one of them is owed, or a server demoted."""
+    """Drop idle connections: the next call might get a reply owed to one of them, or a demoted server."""
     # Idle ones alone, on a cluster too: other threads are in the middle of their calls.
     for pool in _pools_of(client):
         pool.disconnect(inuse_connections=False)

@@ -68,14 +68,14 @@ def drain_partition(
     topic.check_partition(partition)
     limits = drains.checked(limits)
     drains.prepare()
-    with drains.loop(topic, partition, limits) as loop:
+    with drains.loop_over(topic, partition, limits) as loop:
         return loop.run()
 
 
 class PartitionDrains:
     """Drains partitions of one topic for one group, one after the other or several at once.
 
-    They share the bytes that `ConsumerConfig.max_bytes` allows, and what is known of the ends of streams.
+    All of them share `ConsumerConfig.max_bytes`, and what is known of the ends of streams.
     """
 
     def __init__(
@@ -113,12 +113,8 @@ class PartitionDrains:
         self._leases.check_ends(topic)
 
     @contextmanager
-    def loop(self, topic: Topic, partition: int, limits: DrainLimits) -> Iterator[DrainLoop[MqMessage]]:
-        """Own the partition for the block, which runs the loop.
-
-        Raises:
-            PartitionBusyError: another consumer owns it.
-        """
+    def loop_over(self, topic: Topic, partition: int, limits: DrainLimits) -> Iterator[DrainLoop[MqMessage]]:
+        """The loop that drains a partition, which is owned until the end of the `with` block."""
         # Longer than later on: there is no lease yet that has to be renewed.
         move_delayed(topic, budget_s=5.0)
         leases = self._leases

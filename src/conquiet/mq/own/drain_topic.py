@@ -194,7 +194,7 @@ class _Rounds:
             return True
         report: DrainReport | None = None
         try:
-            with self._drains.loop(self._left.topic, partition, limits) as loop:
+            with self._drains.loop_over(self._left.topic, partition, limits) as loop:
                 report = loop.run()
         except PartitionBusyError:
             self._busy.add(partition)
