@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conquiet.tasks import DeadLetterError, TaskApp, TaskCall, TaskContext, TaskFailedError
+from conquiet.tasks import DeadLetterError, TaskApp, TaskCall, TaskContext, TaskFailedError, chord
 from tests.eventually import eventually
 from tests.with_redis.tasks.conftest import QUICK, StartWorker
 
@@ -95,6 +95,27 @@ def test_tasks_are_listed_by_where_they_are_page_by_page(app: TaskApp, start: St
     assert sorted(task.id for task in ended) == sorted(handle.id for handle in queued)
     assert {task.state for task in ended} == {"succeeded"}
     assert pages(app, "queued") == []
+
+
+def test_only_tasks_that_have_ended_are_listed_as_ended(app: TaskApp, start: StartWorker) -> None:
+    """What follows in a canvas is an event, too, when it is enqueued."""
+
+    @app.task
+    def add(one: int, two: int) -> int:
+        return one + two
+
+    @app.task
+    def total(parts: list[int]) -> int:
+        return sum(parts)
+
+    start()
+    for _ in range(3):
+        assert (
+            chord([add.call(one=1, two=2), add.call(one=3, two=4)], total.partial()).enqueue().result() == 10
+        )
+    eventually(lambda: len(pages(app, "ended")) >= 9)
+
+    assert [task.state for task in pages(app, "ended")] == ["succeeded"] * 9
 
 
 def test_tasks_that_wait_and_that_are_in_flight_are_listed(app: TaskApp, start: StartWorker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import secrets
 import sys
 from dataclasses import dataclass
@@ -71,7 +72,10 @@ def page(
     if hash_password:
         from conquiet.page.logins import hash_password as hashed
 
-        context.output.line(hashed(sys.stdin.readline().rstrip("\n")))
+        password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+        if not password:
+            raise UsageError("an empty password lets everybody in")
+        context.output.line(hashed(password))
         return ExitCode.DONE
     from conquiet.page import PageSettings, Site
     from conquiet.page.serving import entrance_of, names_in

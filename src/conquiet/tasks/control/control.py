@@ -201,10 +201,11 @@ class Control:
         *,
         queue: str,
         older_than_ms: int | None = None,
+        until_ms: int | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Delete dead letters for good, by id or by age; returns how many."""
-        how: dict[str, Any] = {"older_than_ms": older_than_ms, "dry_run": dry_run}
+        """Delete dead letters for good, by id, by age, or up to a time of the server's; returns how many."""
+        how: dict[str, Any] = {"older_than_ms": older_than_ms, "until_ms": until_ms, "dry_run": dry_run}
         return purge_letters(self._app.client, self._keys(queue), names, **how)
 
     def purge_payloads(self, *, queue: str, older_than_ms: int, dry_run: bool = False) -> int:
