@@ -34,7 +34,7 @@ class RunTrigger(BaseTrigger):
 
     def __init__(self, *, state: dict[str, Any], messages: dict[str, Any], poll_interval_s: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers are typed in part
-        self._state = RunState(**{**state, "leaves": tuple(state["leaves"])})
+        self._state = RunState(**state)
         self._messages = RunMessages(**messages)
         self.poll_interval_s = poll_interval_s
 
@@ -43,7 +43,7 @@ class RunTrigger(BaseTrigger):
         return (
             f"{RunTrigger.__module__}.{RunTrigger.__qualname__}",
             {
-                "state": {**asdict(self._state), "leaves": list(self._state.leaves)},
+                "state": asdict(self._state),
                 "messages": asdict(self._messages),
                 "poll_interval_s": self.poll_interval_s,
             },
@@ -70,9 +70,10 @@ class RunTrigger(BaseTrigger):
             await asyncio.sleep(retry_s or min(self.poll_interval_s, renew_every_s))
 
     async def on_kill(self) -> None:
-        """Hand the messages back if the run is over, as when it was marked as failed.
+        """Settle the messages if the run is over: hand them back, unless it was marked as a success.
 
         While other tasks run, this one alone was marked or cleared: it may begin again.
         """
-        if await sync_to_async(self._state.have_others_ended)():
-            await asyncio.to_thread(self._messages.settle, is_success=False)
+        is_success = await sync_to_async(self._state.end_when_killed)()
+        if is_success is not None:
+            await asyncio.to_thread(self._messages.settle, is_success=is_success)
