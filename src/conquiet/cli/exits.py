@@ -66,6 +66,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.SettingsError, ExitCode.USAGE),
     (errors.DrainError, ExitCode.FAILED),
     (errors.MessageRejectedError, ExitCode.FAILED),
+    (errors.HandlerCancelledError, ExitCode.FAILED),
     (errors.LeaseLostError, ExitCode.NOT_THERE),
     (errors.ConsumerBusyError, ExitCode.NOT_THERE),
     (errors.TopicError, ExitCode.NOT_THERE),

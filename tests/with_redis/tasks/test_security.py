@@ -105,12 +105,12 @@ def test_arguments_and_canvases_are_not_readable_in_redis(valkey_url: str, names
     def note(result: None, card: str) -> None: ...
 
     with app:
-        chain(pay.call(card="4111-1111"), note.partial(card="4222-2222")).enqueue()
-        pay.with_options(delay_s=60).enqueue(card="4111-1111")
+        chain(pay.call(card="visa!4-x"), note.partial(card="euro#7;y")).enqueue()
+        pay.with_options(delay_s=60).enqueue(card="visa!4-x")
         dump = b"".join(app.client.dump(name) or b"" for name in app.client.keys(f"{namespace}:*"))
 
-    assert b"4111" not in dump
-    assert b"4222" not in dump
+    assert b"visa" not in dump
+    assert b"euro" not in dump
 
 
 def test_ciphertext_that_is_moved_to_another_task_is_a_dead_letter(valkey_url: str, namespace: str) -> None:
