@@ -202,7 +202,9 @@ def test_a_task_whose_name_ends_in_a_number_is_no_mapped_task_and_is_waited_for(
     assert state.end_of(ended | {"ack_1": "running"}) is None
     assert state.end_of(ended | {"ack_1": "failed"}) is False
     assert state.end_of(ended | {"ack_1": "success"}) is True
-    assert state.end_of({"take": "success", "ship_0": "failed", "ship_1": "success", "ack": "running"}) is False
+    assert (
+        state.end_of({"take": "success", "ship_0": "failed", "ship_1": "success", "ack": "running"}) is False
+    )
 
 
 def test_two_takes_of_one_run_do_not_wait_for_one_another(run_dag, orders, valkey, stream):

@@ -298,8 +298,14 @@ def test_no_setting_of_an_ordinary_connection_is_lost(uri, url):
     [
         ({"conn_type": "http", "host": "h"}, "connection 'shop' has type 'http'"),
         ({"conn_type": "postgres"}, "connection 'shop' names no host"),
-        ({"conn_type": "mysql", "host": "h", "extra": '{"ssl": true}'}, "connection 'shop' has ssl True, which"),
-        ({"conn_type": "mysql", "host": "h", "extra": '{"ssl": "no"}'}, "connection 'shop' has ssl 'no', which"),
+        (
+            {"conn_type": "mysql", "host": "h", "extra": '{"ssl": true}'},
+            "connection 'shop' has ssl True, which",
+        ),
+        (
+            {"conn_type": "mysql", "host": "h", "extra": '{"ssl": "no"}'},
+            "connection 'shop' has ssl 'no', which",
+        ),
         (
             {"conn_type": "postgres", "host": "h", "extra": '{"iam": true}'},
             "has fields that only Airflow's own hooks understand: iam",

@@ -209,7 +209,9 @@ class _Fields:
         """The field `db`, or what a URI has after its host; both may say the same."""
         given = {str(value) for value in (self._values.get("db"), self._connection.schema or None)} - {"None"}
         if len(given) > 1:
-            raise self._error(f"names two databases of the server, {' and '.join(map(_without_credentials, sorted(given)))}")
+            raise self._error(
+                f"names two databases of the server, {' and '.join(map(_without_credentials, sorted(given)))}"
+            )
         text = given.pop() if given else "0"
         if not (text.isascii() and text.isdigit()):
             raise self._error(
