@@ -23,7 +23,7 @@ from conquiet.queue.config import CLAIM_IDLE_MS
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-#: How long a drain waits at most, while something is pending at other consumers, until it looks whether they died.
+#: How long a drain waits at most, while something is pending elsewhere, until it looks whether those died.
 _LONGEST_WAIT_S = 3_600.0
 
 
