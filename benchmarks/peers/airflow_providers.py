@@ -159,6 +159,7 @@ def sqs() -> Iterator[Broker]:
     credentials = {"aws_access_key_id": "trial", "aws_secret_access_key": "trial", "region_name": "us-east-1"}
     server = subprocess.Popen([Path(sys.executable).with_name("moto_server"), "-p", str(port)])
     try:
+        _wait_until(lambda: _listens(port))
         client = boto3.client("sqs", endpoint_url=url, **credentials)
         address = client.create_queue(QueueName="trial", Attributes={"VisibilityTimeout": "5"})["QueueUrl"]
         fields = {
@@ -238,6 +239,11 @@ def _watcher(broker: Broker, done: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.wait(timeout=_HANG_S)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _wait_until(check: Callable[[], bool]) -> None:

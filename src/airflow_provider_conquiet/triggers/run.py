@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
@@ -18,6 +18,8 @@ from airflow_provider_conquiet.triggers.backlog import LONGEST_RETRY_S
 from conquiet import QueueError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class RunTrigger(BaseTrigger):
@@ -54,14 +56,14 @@ class RunTrigger(BaseTrigger):
         renew_every_s = self._messages.claim_idle_ms / 3_000
         renewed_at, retry_s = -renew_every_s, 0.0
         while True:
-            is_success = await sync_to_async(self._state.will_succeed)()
+            is_success = await _in_thread(self._state.will_succeed)
             try:
                 if is_success is not None:
-                    report = await asyncio.to_thread(self._messages.settle, is_success=is_success)
+                    report = await _in_thread(self._messages.settle, is_success=is_success)
                     yield TriggerEvent(report)  # type: ignore[no-untyped-call]
                     return
                 if time.monotonic() - renewed_at >= renew_every_s:
-                    await asyncio.to_thread(self._messages.keep)
+                    await _in_thread(self._messages.keep)
                     renewed_at = time.monotonic()
                 retry_s = 0.0
             except QueueError as error:
@@ -74,6 +76,11 @@ class RunTrigger(BaseTrigger):
 
         While other tasks run, this one alone was marked or cleared: it may begin again.
         """
-        is_success = await sync_to_async(self._state.end_when_killed)()
+        is_success = await _in_thread(self._state.end_when_killed)
         if is_success is not None:
-            await asyncio.to_thread(self._messages.settle, is_success=is_success)
+            await _in_thread(self._messages.settle, is_success=is_success)
+
+
+async def _in_thread(call: Callable[..., T], **arguments: Any) -> T:
+    """What a call returns that asks Airflow: in a thread from which Airflow 3.1 finds its event loop."""
+    return await sync_to_async(call, thread_sensitive=False)(**arguments)
