@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
+from asgiref.sync import async_to_sync
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.take import TakeOperator
@@ -241,6 +244,34 @@ def test_the_trigger_is_made_again_from_what_it_serializes(stream):
     _, arguments = trigger.serialize()
 
     assert RunTrigger(**arguments).serialize() == trigger.serialize()
+
+
+def test_the_trigger_asks_airflow_on_the_triggerers_own_event_loop(monkeypatch):
+    """The triggerer of Airflow 3.1 answers nowhere else, and finds it only from the threads of asgiref."""
+    from airflow_provider_conquiet.triggers.run import RunTrigger
+
+    asked = []
+
+    async def ask() -> None:
+        asked.append(asyncio.get_running_loop())
+
+    def settle(self: RunMessages, *, is_success: bool) -> dict[str, bool]:
+        async_to_sync(ask)()
+        return {"is_success": is_success}
+
+    async def first_event() -> tuple[Any, asyncio.AbstractEventLoop]:
+        names = {"stream": "s", "group": "g", "consumer": "c", "redis_streams_conn_id": "x"}
+        messages = names | {"claim_idle_ms": 1}
+        trigger = RunTrigger(state=asdict(STATE), messages=messages, poll_interval_s=2.0)
+        return (await anext(trigger.run())).payload, asyncio.get_running_loop()
+
+    monkeypatch.setattr(RunState, "will_succeed", lambda _self: True)
+    monkeypatch.setattr(RunMessages, "settle", settle)
+
+    payload, loop = asyncio.run(first_event())
+
+    assert payload == {"is_success": True}
+    assert asked == [loop]
 
 
 def test_what_is_no_output_of_a_take_fails_at_once(context):
