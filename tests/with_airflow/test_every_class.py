@@ -217,6 +217,22 @@ def test_the_message_trigger_rings_and_knows_whether_this_airflow_has_an_ack_cha
     assert (trigger.shared_stream_key() is None) == (find_spec("airflow.triggers.shared_stream") is None)
 
 
+def test_an_api_server_finds_a_connection_of_the_metadata_database(airflow_database, monkeypatch):
+    """For the page and for the Test button."""
+    from airflow.models.connection import Connection
+    from airflow.sdk.execution_time import task_runner
+    from airflow.utils.session import create_session
+
+    fields = {"host": "redis.example.com", "password": "swordfish"}
+    with create_session() as session:
+        session.add(Connection(conn_id="stored", conn_type="redis_streams", **fields))
+    # As in its process: it says what it is, and no task has a supervisor.
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    monkeypatch.delattr(task_runner, "SUPERVISOR_COMMS", raising=False)
+
+    assert RedisStreamsHook("stored").url == "redis://:swordfish@redis.example.com:6379/0"
+
+
 @pytest.mark.parametrize("of_kind", ["operators", "sensors", "triggers"])
 def test_no_class_was_forgotten_here(of_kind):
     known = {cls.__name__ for cls in OPERATORS | TRIGGERS}
