@@ -16,6 +16,7 @@ from sqlalchemy import create_engine
 from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue
 from conquiet.errors import DatabaseUnavailableError
 from conquiet.mq import DeadLetterPolicy, Producer, RetryPolicy, Topic, TopicPolicies, Topics, drain_partition
+from conquiet.spark.query_metrics import METRICS as SPARK_METRICS
 from conquiet.tasks import TaskApp
 from conquiet.tasks.beat.metrics import METRICS as BEAT_METRICS
 from conquiet.tasks.metrics import METRICS
@@ -38,13 +39,13 @@ def emit_everything(client: redis.Redis, directory: Path) -> None:
     _use_a_plain_stream(client)
     _leave_a_backlog(topics.create("waiting"), producer)
     _lose_a_message(topics.create("failed-over"), producer)
-    _count_tasks()
+    _count_by_definition()
     _leave_tasks(client)
 
 
-def _count_tasks() -> None:
-    # By their definitions: their own tests let each of them happen.
-    for metrics in (METRICS, BEAT_METRICS):
+def _count_by_definition() -> None:
+    # Their own tests let each of them happen.
+    for metrics in (METRICS, BEAT_METRICS, SPARK_METRICS):
         for name, (_, _, labels) in metrics.definitions.items():
             metrics.emit(name, 1, *("any" for _ in labels))
 

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from conquiet.mq import Message, Producer
 from conquiet.spark import RedisStreamSource, register
 from conquiet.spark.columns import SCHEMA
+from conquiet.spark.errors import DataLossError
 from conquiet.spark.options import ReadOptions
 from conquiet.spark.read.batch_reader import StreamBatchReader
 from tests.with_spark.server_side import add_orders, add_orders_evenly
@@ -174,6 +175,19 @@ def test_a_stream_that_is_trimmed_while_it_is_read_is_reported(valkey, valkey_ur
 
     with pytest.raises(Exception, match=f"before {ids[4_990]} were trimmed"):
         list(batches)
+
+
+def test_entries_that_were_trimmed_behind_a_groups_position_are_reported(valkey, valkey_url, stream):
+    ids = add_orders(valkey, stream, range(20))
+    valkey.xgroup_create(stream, "billing", ids[4])
+    valkey.xtrim(stream, minid=ids[8], approximate=False)
+    options = {"url": valkey_url, "stream": stream, "start": "group:billing"}
+
+    with pytest.raises(DataLossError, match="may have been trimmed"):
+        StreamBatchReader(ReadOptions.of(options), SCHEMA).partitions()
+
+    careless = StreamBatchReader(ReadOptions.of(options | {"failOnDataLoss": "false"}), SCHEMA)
+    assert sum(batch.num_rows for split in careless.partitions() for batch in careless.read(split)) == 12
 
 
 def test_a_malformed_entry_fails_the_read_by_name(read, valkey, stream):

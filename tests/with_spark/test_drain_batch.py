@@ -10,6 +10,7 @@ from sqlalchemy import create_engine, text
 
 from conquiet.consume import Retry
 from conquiet.db import Inbox
+from conquiet.errors import ConquietError
 from conquiet.spark import drain_batch
 from conquiet.spark.task_context import current_task
 from tests.with_spark.server_side import add_orders, streams_of
@@ -85,6 +86,18 @@ def test_a_replayed_batch_that_is_divided_in_another_way_changes_nothing(
 
     assert 0 < len(before) < 300
     assert numbers_of(numbers_table) == list(range(300))
+
+
+def test_a_batch_that_was_begun_with_other_columns_is_refused(spark, numbers_table):
+    numbers = spark.range(100).selectExpr("to_json(struct(id as number)) as data")
+    drain_batch(insert_numbers, numbers_table, name="n", parts=2)(numbers, 0)
+    with_more = numbers.selectExpr("data", "'new' AS note")
+
+    with pytest.raises(ConquietError, match="divided by other columns than data, note"):
+        drain_batch(insert_numbers, numbers_table, name="n", parts=2)(with_more, 0)
+    drain_batch(insert_numbers, numbers_table, name="n", parts=2, by=["data"])(with_more, 0)
+
+    assert numbers_of(numbers_table) == list(range(100))
 
 
 def insert_all_but_the_last_part(rows, session):

@@ -144,7 +144,11 @@ def test_a_table_is_read_through_jdbc(run, spark, topic, tmp_path, monkeypatch):
         "publish", query='SELECT "n" FROM numbers WHERE "n" < 5', **{"in": "jdbc"}, to_topic=topic.name
     )
 
+    missing = run("publish", table="nowhere", **{"in": "jdbc"}, to_topic=topic.name)
+
     assert (ended.code, ended.report["messages"], queried.report["messages"]) == (0, 50, 5)
+    assert missing.code == ExitCode.DATA
+    assert "SQLSyntaxErrorException: Table/View 'NOWHERE' does not exist" in missing.report["error"]
     assert sorted(row["n"] for row in payloads(topic)) == sorted([*range(50), *range(5)])
 
 

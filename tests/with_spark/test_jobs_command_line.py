@@ -11,7 +11,7 @@ import pytest
 from conquiet.spark.jobs import ExitCode, JobError, application_of, arguments_of, check_arguments
 from conquiet.spark.jobs.command_line import parse
 from conquiet.spark.jobs.credentials import Credentials
-from conquiet.spark.jobs.jdbc import jdbc_error
+from conquiet.spark.jobs.jdbc import driver_of, jdbc_error
 from tests.eventually import HANG_S
 from tests.with_spark.job_runs import run_here
 
@@ -232,6 +232,22 @@ def test_a_jdbc_url_that_is_none_is_a_mistake(run, monkeypatch, topic):
         ("x\nj.SQLException: Access denied for user 'u'@'h'", ExitCode.ARGUMENTS, "refuses the login: j.SQL"),
         ("o.p.PSQLException: Connection to h:1 refused.", ExitCode.DATABASE, "does not answer: o.p.PSQL"),
         ("c.m.CommunicationsException: Communications link failure", ExitCode.DATABASE, "does not answer"),
+        (
+            "An error occurred while calling o42.load.\n"
+            ": java.sql.SQLSyntaxErrorException: Table 'T' is not there",
+            ExitCode.DATA,
+            "refuses: java.sql.SQLSyntaxErrorException: Table 'T' is not there",
+        ),
+        (
+            'x\n: o.p.PSQLException: ERROR: relation "t" does not exist\n  P',
+            ExitCode.DATA,
+            "refuses: o.p.PSQLEx",
+        ),
+        (
+            "x\n: o.p.PSQLException: ERROR: out of memory",
+            ExitCode.FAILED,
+            "refuses: o.p.PSQLException: ERROR: out",
+        ),
     ],
 )
 def test_what_a_jdbc_driver_says_has_a_code_and_a_sentence(text, code, sentence):
@@ -241,6 +257,11 @@ def test_what_a_jdbc_driver_says_has_a_code_and_a_sentence(text, code, sentence)
     assert found[0] == code
     assert sentence in found[1]
     assert jdbc_error("division by zero") is None
+
+
+def test_the_driver_of_a_jar_is_named_to_spark_which_finds_it_only_so():
+    assert driver_of("jdbc:postgresql://h/d") == {"driver": "org.postgresql.Driver"}
+    assert driver_of("jdbc:derby:/x;create=true") == {}
 
 
 def test_passwords_of_a_jdbc_url_are_hidden_wherever_they_are_in_it():

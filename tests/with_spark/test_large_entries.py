@@ -11,9 +11,10 @@ from conquiet.queue.lua import LuaScript
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.entry_ids import EntryId, IdRange
 from conquiet.spark.options import ReadOptions
+from conquiet.spark.read.batch_reader import StreamBatchReader
 from conquiet.spark.read.stream_reader import StreamMicroBatchReader
 from conquiet.spark.scripts import sample, walk
-from tests.with_spark.server_side import add_orders
+from tests.with_spark.server_side import add_orders, add_orders_evenly
 
 MEGABYTE = 1 << 20
 
@@ -77,3 +78,53 @@ def test_planning_behind_a_deleted_entry_walks_over_each_entry_about_once(valkey
     assert len(calls) < 3 * batches
     [kept] = offset.values()
     assert kept["added"] == as_mapping(valkey.execute_command("XINFO", "STREAM", stream))["entries-added"]
+
+
+def test_planning_up_to_where_an_available_now_query_ends_counts_nothing_that_came_later(
+    valkey, valkey_url, stream, calls
+):
+    ids = add_orders(valkey, stream, range(20_000))
+    valkey.xdel(stream, ids[-2])
+    options = {"url": valkey_url, "stream": stream, "start": "earliest", "maxOffsetsPerTrigger": "1000"}
+    reader = StreamMicroBatchReader(ReadOptions.of(options), SCHEMA)
+    reader.prepareForTriggerAvailableNow()
+    add_orders(valkey, stream, range(20_000, 20_100))
+    offset, batches = reader.initialOffset(), 0
+
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        offset, batches = end, batches + 1
+
+    assert batches == 20
+    assert len(calls) < 3 * batches
+
+
+def test_a_few_new_entries_of_a_long_stream_are_one_task(valkey, valkey_url, stream, calls):
+    ids = add_orders(valkey, stream, range(5_000))
+    options = {"url": valkey_url, "stream": stream, "start": ids[-50]}
+    reader = StreamMicroBatchReader(ReadOptions.of(options), SCHEMA)
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, reader.getDefaultReadLimit())
+    add_orders(valkey, stream, range(5_000, 5_100))
+    calls.clear()
+
+    second = reader.latestOffset(first, reader.getDefaultReadLimit())
+
+    assert (len(reader.partitions(start, first)), len(reader.partitions(first, second))) == (1, 1)
+    assert len(calls) == 1
+
+
+def test_a_narrow_part_of_a_long_stream_has_as_many_tasks_as_its_entries_need(valkey, valkey_url, stream):
+    ids = add_orders_evenly(valkey, stream, 20_000)
+    narrow = {
+        "url": valkey_url,
+        "stream": stream,
+        "start": ids[10_000],
+        "end": ids[10_999],
+        "rowsPerSplit": "500",
+    }
+
+    def tasks(**more: str) -> int:
+        return len(StreamBatchReader(ReadOptions.of(narrow | more), SCHEMA).partitions())
+
+    assert 2 <= tasks() <= 8
+    assert 6 <= tasks(minPartitions="8") <= 12

@@ -113,12 +113,12 @@ def test_a_range_is_read_on_behind_the_last_entry_after_a_cut(valkey, valkey_url
     ids = add_orders(valkey, stream, range(600))
     receive, replies = ServerConnection.receive_raw, 0
 
-    def receive_or_lose(connection: ServerConnection) -> object:
+    def receive_or_lose(connection: ServerConnection, most_bytes: int | None = None) -> object:
         nonlocal replies
         replies += 1
         if replies % 2 == 0:
             connection._connection._sock.close()
-        return receive(connection)
+        return receive(connection, most_bytes)
 
     monkeypatch.setattr(ServerConnection, "receive_raw", receive_or_lose)
     within, patience = IdRange(EntryId.parse(ids[0]), EntryId.parse(ids[-1])), Patience(600_000)

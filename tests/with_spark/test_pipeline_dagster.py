@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import dagster as dg
 import pytest
 from sqlalchemy import text
@@ -88,10 +90,9 @@ def test_orders_become_totals_a_second_run_changes_nothing_and_a_missing_total_f
 
 
 def test_a_topic_that_is_missing_fails_the_step_at_once_with_a_sentence(shop, instance):
-    asset = build_spark_asset(
-        SparkJobSpec(to_topic="nowhere", options={"query": "SELECT 1 AS x"}),
-        retry_policy=dg.RetryPolicy(max_retries=5),
-    )
+    # Without spark-submit: a Java process would be started to find that out.
+    spec = SparkJobSpec(to_topic="nowhere", options={"query": "SELECT 1 AS x"}, submit=(sys.executable,))
+    asset = build_spark_asset(spec, retry_policy=dg.RetryPolicy(max_retries=5))
 
     result = dg.materialize([asset], resources=shop, instance=instance, raise_on_error=False)
 

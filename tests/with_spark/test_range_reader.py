@@ -21,8 +21,8 @@ def replies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     receive = ServerConnection.receive_raw
 
-    def recorded(connection: ServerConnection) -> object:
-        reply = receive(connection)
+    def recorded(connection: ServerConnection, most_bytes: int | None = None) -> object:
+        reply = receive(connection, most_bytes)
         sizes.append(len(reply))
         return reply
 
@@ -63,3 +63,34 @@ def test_large_entries_behind_small_ones_come_in_bounded_replies(
     assert read(valkey_url, stream, ids) == 212
 
     assert max(replies) < 30 * MEGABYTE
+
+
+def test_a_reply_of_large_entries_behind_many_small_ones_is_dropped_and_asked_for_in_parts(
+    valkey_url: str, valkey: redis.Redis, replies: list[int]
+) -> None:
+    stream = f"test:{uuid.uuid4().hex[:12]}"
+    ids = add(valkey, stream, 3_000, 10) + add(valkey, stream, 60, MEGABYTE) + add(valkey, stream, 500, 10)
+
+    assert read(valkey_url, stream, ids) == 3_560
+
+    assert max(replies) < 33 * MEGABYTE
+
+
+def test_small_replies_are_handed_over_as_few_large_batches(
+    valkey_url: str, valkey: redis.Redis, replies: list[int]
+) -> None:
+    stream = f"test:{uuid.uuid4().hex[:12]}"
+    pipeline = valkey.pipeline()
+    for number in range(12_000):
+        pipeline.xadd(stream, {"other": "x"} if number % 5_000 == 4_999 else {"data": str(number)})
+    ids = [EntryId.parse(one) for one in pipeline.execute()]
+    within = IdRange(ids[0], ids[-1])
+
+    batches = list(read_range(open_client(valkey_url), stream, within, fails_on_loss=True))
+
+    assert len(batches) < 4 < len(replies)
+    numbers = [value for batch in batches for value in batch.data.to_pylist()]
+    assert numbers == [None if n % 5_000 == 4_999 else b"%d" % n for n in range(12_000)]
+    found = [batch.fields_at(index) for batch in batches for index in sorted(batch.others)]
+    assert found == [(b"other", b"x")] * 2
+    assert [batch.id_at(i) for batch in batches for i in range(len(batch))] == ids

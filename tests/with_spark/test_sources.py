@@ -230,3 +230,24 @@ def test_metrics_of_a_query_are_those_of_its_progress(spark, valkey, valkey_url,
         assert {(backlog.place, backlog.server) for backlog in backlogs} == {(stream, valkey_url)}
     finally:
         spark.streams.removeListener(listener)
+
+
+def test_a_query_that_was_started_before_it_is_listened_to_has_its_name_until_it_ends():
+    from types import SimpleNamespace
+
+    from prometheus_client import REGISTRY
+
+    from conquiet.spark import QueryMetrics
+
+    listener: Any = QueryMetrics()
+    query_id, labels = uuid.uuid4(), {"query": f"late-{uuid.uuid4().hex}"}
+    progress = SimpleNamespace(
+        id=query_id, name=labels["query"], numInputRows=5, batchDuration=10, sources=[]
+    )
+
+    listener.onQueryProgress(SimpleNamespace(progress=progress))
+    assert REGISTRY.get_sample_value("conquiet_spark_query_active", labels) == 1
+    listener.onQueryTerminated(SimpleNamespace(id=query_id, exception="as if it had died"))
+
+    assert REGISTRY.get_sample_value("conquiet_spark_query_active", labels) == 0
+    assert REGISTRY.get_sample_value("conquiet_spark_query_failures_total", labels) == 1

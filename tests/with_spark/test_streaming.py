@@ -260,6 +260,25 @@ def test_a_limit_is_shared_by_the_partitions_and_nothing_is_left_behind(valkey, 
     assert sorted(found) == [*range(5), *range(10_000, 10_100), *range(20_000, 21_000)]
 
 
+def test_a_stream_with_little_that_is_new_leaves_its_share_to_others_however_long_it_is(
+    valkey, valkey_url, stream
+):
+    long, short = f"{stream}:long", f"{stream}:short"
+    ids = add_orders(valkey, long, range(5_000))
+    add_orders(valkey, short, range(5_000, 5_500))
+    start = json.dumps({long: ids[-10], short: "earliest"})
+    options = {"url": valkey_url, "streams": f"{long},{short}", "start": start, "maxOffsetsPerTrigger": "300"}
+    reader = StreamMicroBatchReader(ReadOptions.of(options), SCHEMA)
+    begin = reader.initialOffset()
+    # From an id on nothing is counted before the first batch.
+    first = end_of_batch(reader, begin)
+    add_orders(valkey, long, range(5_500, 5_510))
+
+    second = end_of_batch(reader, first)
+
+    assert len(numbers_between(reader, first, second)) == 10 + 290
+
+
 def test_a_partition_that_a_topic_grows_by_is_read_from_its_beginning(valkey, valkey_url, topic):
     options = {"url": valkey_url, "topic": topic.name, "start": "latest"}
     reader = StreamMicroBatchReader(ReadOptions.of(options), SCHEMA)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +71,8 @@ def drain_batch(
     def drain(df: DataFrame, batch_id: int) -> None:
         query = _query_of(df, name)
         stream = f"spark:{name}:{batch_id}" if query is None else f"spark:{query}:{name}:{batch_id}"
-        count = _recorded_parts(Inbox(table=inbox_table), database_url, stream, parts)
+        names = list(by or (("stream", "id") if _has_ids(df) else df.columns))
+        count = _recorded_parts(Inbox(table=inbox_table), database_url, _Division.of(stream, parts, names))
 
         def handle_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa
@@ -98,7 +101,7 @@ def drain_batch(
             yield pa.record_batch([pa.array([part.read], pa.int64())], names=["rows"])
 
         # An action that returns a number for each part, and moves the rows as Arrow batches.
-        _divided(df, count, by).mapInArrow(handle_part, "rows long").collect()
+        _divided(df, count, names).mapInArrow(handle_part, "rows long").collect()
 
     return drain
 
@@ -134,12 +137,18 @@ class PartMessage:
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """Into how many parts a batch was divided when it was begun, as a row of the inbox."""
+    """How a batch was divided when it was begun: how many parts, by which columns; as a row of the inbox."""
 
     stream: str
     id: str
+    names: Sequence[str]
     group: str = "drain_batch"
     attempt: int = 1
+
+    @classmethod
+    def of(cls, stream: str, parts: int, names: Sequence[str]) -> _Division:
+        digest = blake2b(json.dumps(names).encode(), digest_size=16).hexdigest()
+        return cls(stream, f"{parts} by {digest}", names)
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -165,30 +174,44 @@ def _query_of(df: DataFrame, name: str) -> str | None:
     return ids[0]
 
 
-def _divided(df: DataFrame, parts: int, by: Sequence[str] | None) -> DataFrame:
-    has_ids = {"stream", "id"} <= set(df.columns)
-    names = by if by is not None else ("stream", "id") if has_ids else df.columns
+def _has_ids(df: DataFrame) -> bool:
+    return {"stream", "id"} <= set(df.columns)
+
+
+def _divided(df: DataFrame, parts: int, names: Sequence[str]) -> DataFrame:
     row = F.to_json(F.struct(*(column_named(name) for name in names)), JSON_OPTIONS)
     # As Spark divides: `payload` checks that both have come to the same answer.
     divided = df.withColumn(_PART, F.pmod(F.hash(row), F.lit(parts))).repartition(parts, row)
-    if not has_ids:
+    if not _has_ids(df):
         return divided
     # A shuffle forgets in which order rows came.
     numbers = [F.lpad(F.split_part(F.col("id"), F.lit("-"), F.lit(place)), 20, "0") for place in (1, 2)]
     return divided.sortWithinPartitions("stream", *numbers)
 
 
-def _recorded_parts(inbox: Inbox, database_url: str, stream: str, parts: int) -> int:
-    """The number of parts with which the batch was begun; `parts` if it is new."""
-    engine, division = _engine(database_url), _Division(stream, str(parts))
+def _recorded_parts(inbox: Inbox, database_url: str, division: _Division) -> int:
+    """The number of parts with which the batch was begun; that of `division` if it is new.
+
+    Raises:
+        ConquietError: it was begun with other columns: a row would be in another part than before.
+    """
+    engine = _engine(database_url)
     inbox.create_table(engine)
     with DbSession(engine) as session:
         known = inbox.recorded_id(session, division)
         if known is None and inbox.record(session, division) is None:
             raise ConquietError(
-                f"the database refused the inbox row of {stream}: another run of it has begun just now"
+                f"the database refused the inbox row of {division.stream}: another run of it has begun "
+                "just now"
             )
-    return parts if known is None else int(known)
+    parts, _, by = (division.id if known is None else known).partition(" by ")
+    # An earlier version has recorded the number alone.
+    if by not in ("", division.id.partition(" by ")[2]):
+        raise ConquietError(
+            f"{division.stream} was begun with rows divided by other columns than "
+            f"{', '.join(division.names)}: let it end with the query as it was, or give `by` those columns"
+        )
+    return int(parts)
 
 
 def _engine(database_url: str) -> Engine:

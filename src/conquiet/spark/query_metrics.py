@@ -101,14 +101,12 @@ class QueryMetrics(StreamingQueryListener):
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 -- Spark's name
         """It runs."""
-        query = self._names[str(event.id)] = event.name or str(event.id)
-        METRICS.emit("conquiet_spark_query_active", 1, query)
-        METRICS.emit("conquiet_spark_query_failures_total", 0, query)
+        self._name_of(event)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 -- Spark's name
         """A micro-batch has ended."""
         progress = event.progress
-        query = progress.name or str(progress.id)
+        query = self._name_of(progress)
         METRICS.emit("conquiet_spark_input_rows_total", progress.numInputRows, query)
         METRICS.emit("conquiet_spark_batch_duration_seconds", progress.batchDuration / 1_000, query)
         for source in source_backlogs(progress):
@@ -132,6 +130,15 @@ class QueryMetrics(StreamingQueryListener):
         METRICS.emit("conquiet_spark_query_active", 0, query)
         if event.exception is not None:
             METRICS.emit("conquiet_spark_query_failures_total", 1, query)
+
+    def _name_of(self, query: QueryStartedEvent | StreamingQueryProgress) -> str:
+        """Its name; that of one that began before it was listened to is in its progress."""
+        query_id = str(query.id)
+        if query_id not in self._names:
+            name = self._names[query_id] = query.name or query_id
+            METRICS.emit("conquiet_spark_query_active", 1, name)
+            METRICS.emit("conquiet_spark_query_failures_total", 0, name)
+        return self._names[query_id]
 
 
 def _backlogs(progress: StreamingQueryProgress) -> Iterator[SourceBacklog]:

@@ -13,6 +13,14 @@ _URL = re.compile(r"jdbc:(\w+):.*")
 _ADDRESS = re.compile(
     r"jdbc:(\w+):(?:\w+:)*(?://|@(?://)?)(?:[^/@;?]*@)?(\[[0-9a-fA-F:]+\]|[^/:;?,@]+)(?::(\d+))?"
 )
+#: Spark finds a driver in a jar of `--jars` by the name of its class only.
+_DRIVERS = {
+    "postgresql": "org.postgresql.Driver",
+    "mysql": "com.mysql.cj.jdbc.Driver",
+    "mariadb": "org.mariadb.jdbc.Driver",
+    "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+    "oracle": "oracle.jdbc.OracleDriver",
+}
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "sqlserver": 1433, "oracle": 1521}
 _TIMEOUT_S = 5.0
 
@@ -27,6 +35,18 @@ _UNAVAILABLE = re.compile(
     r"|Socket fail|Could not connect to|Connection timed out"
     r"|server closed the connection|UnknownHostException"
 )
+#: The line of any other error of a driver.
+_REFUSED = re.compile(r"\w*SQL\w*Exception: .+")
+_ABOUT_DATA = re.compile(
+    r"SyntaxError|syntax error|does not exist|doesn't exist"
+    r"|Invalid (?:object|column) name|ORA-00904|ORA-00942"
+)
+
+
+def driver_of(url: str) -> dict[str, str]:
+    """Spark's option for the driver of a URL, if its name is known."""
+    kind = url.removeprefix("jdbc:").partition(":")[0]
+    return {"driver": _DRIVERS[kind]} if kind in _DRIVERS else {}
 
 
 def check_jdbc(credentials: Credentials) -> None:
@@ -61,7 +81,7 @@ def jdbc_error(text: str) -> tuple[ExitCode, str] | None:
     if _NO_DRIVER.search(text):
         return ExitCode.ARGUMENTS, (
             f"Spark has no JDBC driver for {JDBC_URL_VARIABLE}: give its jar with `spark-submit --jars`, or "
-            "`--conf spark.jars=…`"
+            "`--conf spark.jars=…`, and the name of its class with `--option driver=…` if it is a rare one"
         )
     if found := _REFUSED_LOGIN.search(text):
         return (
@@ -73,9 +93,13 @@ def jdbc_error(text: str) -> tuple[ExitCode, str] | None:
             ExitCode.DATABASE,
             f"the database of {JDBC_URL_VARIABLE} does not answer: {_line_of(text, found)}",
         )
+    if found := _REFUSED.search(text):
+        line = _line_of(text, found)
+        code = ExitCode.DATA if _ABOUT_DATA.search(line) else ExitCode.FAILED
+        return code, f"the database of {JDBC_URL_VARIABLE} refuses: {line}"
     return None
 
 
 def _line_of(text: str, found: re.Match[str]) -> str:
     start, end = text.rfind("\n", 0, found.start()) + 1, text.find("\n", found.end())
-    return text[start : end if end >= 0 else None].strip()
+    return text[start : end if end >= 0 else None].strip(": \t")

@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from conquiet.spark.jobs.credentials import Credentials
 from conquiet.spark.jobs.database_source import rows_of_database
 from conquiet.spark.jobs.exit_codes import ExitCode, JobError
+from conquiet.spark.jobs.jdbc import driver_of
 from conquiet.spark.jobs.plans import SourcePlan
 from conquiet.spark.json_columns import column_named, columns_of
 
@@ -85,7 +86,8 @@ def _jdbc_rows(spark: SparkSession, source: SourcePlan, credentials: Credentials
     rows = {"dbtable": source.table or f"({source.query}) conquiet_rows"}
     if source.query and not source.partition_column:
         rows = {"query": source.query}
-    options |= {"url": credentials.jdbc_url, **rows, **dict(source.options)}
+    driver = driver_of(credentials.jdbc_url or "")
+    options |= {"url": credentials.jdbc_url, **driver, **rows, **dict(source.options)}
     if source.partition_column:
         column = source.partition_column
         df = spark.read.format("jdbc").options(**options).load()

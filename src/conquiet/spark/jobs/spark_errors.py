@@ -25,6 +25,8 @@ def explain(error: Exception) -> tuple[ExitCode, str]:
         is_about_data |= kind in _DATA_ERRORS
         sentence = f"{kind}: {reason}"
     else:
-        sentence = ": ".join([type(error).__name__, *text.strip().splitlines()[:1]])
+        # What Java raised is in the line behind the one that names the call.
+        lines = re.sub(r"^An error occurred while calling \S+\n: ", "", text.strip()).splitlines()
+        sentence = ": ".join([type(error).__name__, *lines[:1]])
     is_about_data |= isinstance(error, AnalysisException)
     return ExitCode.DATA if is_about_data else ExitCode.FAILED, sentence

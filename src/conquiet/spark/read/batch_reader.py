@@ -15,12 +15,13 @@ from conquiet.spark.entry_ids import IdRange
 from conquiet.spark.options import ReadOptions
 from conquiet.spark.outages import Patience, connected, connection_of_task
 from conquiet.spark.read.field_rows import FieldRowMaker
-from conquiet.spark.read.positions import Positions, first_id_at, last_id_at
+from conquiet.spark.read.positions import Positions, first_id_at, is_of_group, last_id_at, offset_at
+from conquiet.spark.read.progress import check_nothing_lost
 from conquiet.spark.read.pushdown import Pushdown, PushFilters
 from conquiet.spark.read.range_reader import read_range
 from conquiet.spark.read.rows import RowMaker
 from conquiet.spark.read.sources import Sources
-from conquiet.spark.read.splits import Split, rows_per_split, splits_from, starts_in
+from conquiet.spark.read.splits import Split, splits_from, starts_in
 from conquiet.spark.read.stream_info import read_info
 
 
@@ -63,16 +64,22 @@ class StreamBatchReader(DataSourceReader):
             positions.check_names(all_sources, is_only=is_only)
         sources = [source for source in all_sources if kept is None or source.partition in kept]
         infos = [read_info(client, source.stream) for source in sources]
-        size = rows_per_split(
-            self._options.rows_per_split, sum(info.length for info in infos), self._options.min_partitions
-        )
+        total = max(1, sum(info.length for info in infos))
         splits: list[InputPartition] = []
         for source, info in zip(sources, infos, strict=True):
-            first = first_id_at(client, source.stream, self._start.of(source, is_only=is_only))
+            start = self._start.of(source, is_only=is_only)
+            if is_of_group(start) and self._options.fail_on_data_loss:
+                check_nothing_lost(source.stream, offset_at(client, source.stream, start), info)
+            first = first_id_at(client, source.stream, start)
             last = last_id_at(client, source.stream, self._end.of(source, is_only=is_only))
             within = IdRange(first, last).within(self._pushdown.range_in(info.whole))
             wanted = within.within(info.whole)
-            splits += splits_from(source, starts_in(client, source.stream, wanted, info, size), wanted.last)
+            size, share = (
+                self._options.rows_per_split,
+                -(-self._options.min_partitions * info.length // total),
+            )
+            starts = starts_in(client, source.stream, wanted, info, size, info.length, share)
+            splits += splits_from(source, starts, wanted.last)
         return splits
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from conquiet.spark.entry_ids import EntryId, IdRange
 
@@ -18,21 +19,33 @@ Sampler = Callable[[Sequence[EntryId]], Sequence[tuple[EntryId, EntryId, int] | 
 _PROBES_PER_SPLIT = 8
 _MOST_PROBES = 256
 _ROUNDS = 8
+#: There are at most about so many times the entries that samples tell of.
+_UNSEEN = 3
 
 #: In a stream shorter than this the sequence within a millisecond counts too, as if it were time.
 _SHORT_MS = 1_000
 _FINE = 2**20
 
 
-def cut(within: IdRange, length: int, rows_per_split: int, sample: Sampler) -> list[IdRange]:
+def cut(
+    within: IdRange,
+    most: int,
+    rows_per_split: int,
+    sample: Sampler,
+    *,
+    at_least: int = 1,
+    is_exact: bool = True,
+) -> list[IdRange]:
     """Ranges that cover `within`, each of them but the first beginning at an entry that is there.
 
     Args:
         within: from an entry that is there to one that is there.
-        length: how many entries are in it at most.
+        most: how many entries are in it at most.
         sample: reads from the stream, and nothing behind `within.last`.
+        at_least: about so many ranges, if there are as many entries.
+        is_exact: there are so many; else samples tell how many there may be.
     """
-    splits = -(-length // rows_per_split)
+    splits = max(-(-most // rows_per_split), min(at_least, most))
     if splits <= 1:
         return [within]
     density = _Density(within)
@@ -45,6 +58,9 @@ def cut(within: IdRange, length: int, rows_per_split: int, sample: Sampler) -> l
         enough = 2 * sum(density.entries()) / probes
         gaps = [gap for gap, entries in density.gaps() if entries > enough and gap[1] - gap[0] > 1]
     counts = density.entries()
+    if not is_exact:
+        # Of many in one millisecond some go unseen.
+        splits = min(splits, max(at_least, ceil(_UNSEEN * sum(counts) / rows_per_split)))
     target = max(sum(counts) / splits, 1e-9)
     starts, passed, goal = [within.first], 0.0, target
     for found, count in zip(density.samples, counts, strict=True):

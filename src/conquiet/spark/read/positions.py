@@ -84,6 +84,11 @@ class Positions:
                 raise ValueError(f"{self._option} must name a group behind group:")
 
 
+def is_of_group(position: str) -> bool:
+    """Whether a group says where it is."""
+    return position.startswith(_GROUP_PREFIX)
+
+
 def offset_at(client: Client, stream: str, start: str) -> Offset:
     """Where a streaming query begins."""
     info = read_info(client, stream)
@@ -91,7 +96,7 @@ def offset_at(client: Client, stream: str, start: str) -> Offset:
         return Offset(info.last_generated, info.entries_added)
     if start == "earliest":
         return Offset(ZERO, info.removed)
-    if start.startswith(_GROUP_PREFIX):
+    if is_of_group(start):
         return _offset_of_group(client, stream, start.removeprefix(_GROUP_PREFIX), info)
     before = first_id_of("start", start).previous()
     return Offset(before, info.added_up_to(before))
@@ -101,7 +106,7 @@ def first_id_at(client: Client, stream: str, start: str) -> EntryId:
     """The first id that a batch read may have."""
     if start == "earliest":
         return LOWEST
-    if start == "latest" or start.startswith(_GROUP_PREFIX):
+    if start == "latest" or is_of_group(start):
         return offset_at(client, stream, start).last.next()
     return max(LOWEST, first_id_of("start", start))
 
@@ -112,7 +117,7 @@ def last_id_at(client: Client, stream: str, end: str) -> EntryId:
         return HIGHEST
     if end == "earliest":
         return ZERO
-    return offset_at(client, stream, end).last if end.startswith(_GROUP_PREFIX) else last_id_of("end", end)
+    return offset_at(client, stream, end).last if is_of_group(end) else last_id_of("end", end)
 
 
 def _offset_of_group(client: Client, stream: str, name: str, info: StreamInfo) -> Offset:

@@ -24,17 +24,18 @@ _MOST_TRIES = 5
 
 
 def all_available(
-    client: Client, stream: str, start: Offset, info: StreamInfo, rows_per_split: int
+    client: Client, stream: str, start: Offset, info: StreamInfo, rows_per_split: int, most: int
 ) -> Offset:
     """The offset behind the last entry; `start` itself if there is nothing new.
 
     Args:
         info: its `entries_added` were added up to its last entry.
+        most: how many entries are behind `start`, at most.
     """
     if info.last is None or info.last <= start.last:
         return start
     within = IdRange(start.last.next(), info.last)
-    starts = starts_in(client, stream, within, info, rows_per_split)
+    starts = starts_in(client, stream, within, info, rows_per_split, most)
     return Offset(info.last, info.entries_added, starts) if starts else start
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from redis.exceptions import ResponseError
 
@@ -14,13 +14,16 @@ from conquiet.queue.connection import Client, queue_error
 from conquiet.spark.entry_ids import EntryId, IdRange
 from conquiet.spark.errors import DataLossError
 from conquiet.spark.outages import Patience, find_servers
-from conquiet.spark.wire.connection import ServerConnection
-from conquiet.spark.wire.replies import Entries, entries_of
+from conquiet.spark.wire.connection import ReplyTooLargeError, ServerConnection
+from conquiet.spark.wire.replies import Entries, entries_of, joined_entries
 
-#: Spark takes few large batches much faster than many small ones; the server needs some milliseconds for one.
-_MOST_ENTRIES, _REPLY_BYTES = 10_000, 3 << 20
-#: Those that follow may be larger: a reply has at most so many times the entries of the one before it.
-_GROWTH = 10
+#: Spark takes few large batches much faster than many small ones.
+_MOST_ENTRIES, _BATCH_BYTES = 10_000, 3 << 20
+#: How large the entries of a reply are is known when the server has made it: so one has no more of them, and
+#: at most so many times those of the one before it.
+_MOST_IN_REPLY, _GROWTH = 500, 10
+#: Where large entries follow small ones, a reply is dropped here, and fewer entries are asked for.
+_MOST_REPLY_BYTES = 32 << 20
 
 
 def read_range(
@@ -34,15 +37,19 @@ def read_range(
     Raises:
         DataLossError: some were removed before they were read, and `fails_on_loss`.
     """
-    position = _Position(within.first)
-    while True:
+    position, batch, is_end = _Position(within.first), _Batch(), False
+    while not is_end:
         try:
             with closing(ServerConnection(client, stream)) as connection:
-                for entries in _entries_from(position, connection, stream, within, fails_on_loss):
+                for entries, size in _replies_from(position, connection, stream, within, fails_on_loss):
                     if patience is not None:
                         patience.end()
-                    if len(entries):
-                        yield entries
+                    if batch.size + size > _BATCH_BYTES or batch.entries >= _MOST_ENTRIES:
+                        yield from batch.take()
+                    batch.add(entries, size)
+            is_end = True
+        except ReplyTooLargeError:
+            position.count = max(2, position.count // _GROWTH)
         except QueueError as error:
             if patience is None:
                 raise
@@ -50,8 +57,7 @@ def read_range(
             with suppress(QueueError):
                 # If no server answers yet, the next connection will find that out.
                 find_servers(client, stream)
-        else:
-            return
+    yield from batch.take()
 
 
 @dataclass(slots=True)
@@ -59,15 +65,38 @@ class _Position:
     #: The entry that is read next, or was read last: it is asked for once more.
     expected: EntryId
     is_first: bool = True
+    #: How many entries to ask for.
+    count: int = FEW_MESSAGES
 
 
-def _entries_from(
+@dataclass(slots=True)
+class _Batch:
+    """What small replies have brought, until it is worth being handed over."""
+
+    parts: list[Entries] = field(default_factory=list)
+    entries: int = 0
+    size: int = 0
+
+    def add(self, entries: Entries, size: int) -> None:
+        if len(entries):
+            self.parts.append(entries)
+            self.entries += len(entries)
+            self.size += size
+
+    def take(self) -> Iterator[Entries]:
+        if self.parts:
+            yield joined_entries(self.parts)
+        self.parts, self.entries, self.size = [], 0, 0
+
+
+def _replies_from(
     position: _Position, connection: ServerConnection, stream: str, within: IdRange, fails_on_loss: bool
-) -> Iterator[Entries]:
-    count = FEW_MESSAGES
-    connection.send_raw(_command(connection, stream, position.expected, within.last, count))
+) -> Iterator[tuple[Entries, int]]:
+    """The entries of each reply, and how many bytes it had."""
+    connection.send_raw(_command(connection, stream, position.expected, within.last, position.count))
     while True:
-        reply = connection.receive_raw()
+        count = position.count
+        reply = connection.receive_raw(_MOST_REPLY_BYTES if count > 2 else None)
         try:
             entries = entries_of(reply)
         except ResponseError as error:
@@ -80,12 +109,12 @@ def _entries_from(
         last = entries.id_at(len(entries) - 1) if len(entries) else expected
         if not is_end:
             # The last entry is asked for once more: if it was removed by then, others may have been too.
-            fitting = int(_REPLY_BYTES * len(entries) / len(reply))
-            count = min(_GROWTH * count, max(2, min(_MOST_ENTRIES, fitting)))
-            connection.send_raw(_command(connection, stream, last, within.last, count))
+            fitting = int(_BATCH_BYTES * len(entries) / len(reply))
+            position.count = min(_GROWTH * count, max(2, min(_MOST_IN_REPLY, fitting)))
+            connection.send_raw(_command(connection, stream, last, within.last, position.count))
         new = entries if position.is_first or first != expected else entries.without_first()
         position.expected, position.is_first = last, False
-        yield new
+        yield new, len(reply)
         if is_end:
             return
 

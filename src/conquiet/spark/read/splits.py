@@ -36,19 +36,33 @@ class Split(InputPartition):
 
 
 def starts_in(
-    client: Client, stream: str, wanted: IdRange, info: StreamInfo, rows_per_split: int
+    client: Client,
+    stream: str,
+    wanted: IdRange,
+    info: StreamInfo,
+    rows_per_split: int,
+    most: int,
+    at_least: int = 1,
 ) -> tuple[EntryId, ...]:
-    """The first entry of each part of a range; none if there is nothing in it."""
+    """The first entry of each part of a range; none if there is nothing in it.
+
+    Args:
+        most: how many entries are in it, at most.
+        at_least: about so many parts, if there are as many entries.
+    """
     if wanted.is_empty:
         return ()
     [first] = sample(client, stream, [wanted.first], wanted.last, 1)
     if first is None:
         return ()
-    if info.length <= rows_per_split:
+    if most <= rows_per_split and at_least == 1:
         return (first[0],)
     count = max(2, min(_SAMPLE_ENTRIES, _SAMPLE_BYTES // average_bytes(client, stream, info.length)))
     sampler = partial(sample, client, stream, last=wanted.last, count=count)
-    parts = cut(IdRange(first[0], wanted.last), info.length, rows_per_split, sampler)
+    # What Redis has counted behind an offset is less than the whole stream.
+    is_exact = most < info.length or wanted.within(info.whole) == info.whole
+    within = IdRange(first[0], wanted.last)
+    parts = cut(within, most, rows_per_split, sampler, at_least=at_least, is_exact=is_exact)
     return tuple(part.first for part in parts)
 
 

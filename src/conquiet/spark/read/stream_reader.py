@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -148,24 +149,20 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         # A stream or partition that is new is read from its beginning.
         known = {source.name: offsets.get(source.name, _BEGINNING) for source in sources}
         infos = self._checked_infos(client, sources, known)
-        if self._until is not None:
-            until = self._until
-            infos = {name: info.bounded_by(until.get(name, StreamInfo())) for name, info in infos.items()}
-        behind = [entries_behind(known[name], info) for name, info in infos.items()]
-        if self._must_wait(behind):
+        waiting = [
+            _Waiting.of(source, known[source.name], infos[source.name], self._until) for source in sources
+        ]
+        if self._must_wait([one.counted for one in waiting]):
             return dict(offsets)
-        counts = zip(behind, infos.values(), strict=True)
-        entries = sum(info.length if count is None else count for count, info in counts)
+        entries = sum(one.most for one in waiting)
         size = rows_per_split(self._options.rows_per_split, entries, self._options.min_partitions)
         if isinstance(limit, ReadMaxRows):
             size = rows_per_split(size, min(entries, limit.max_rows), self._options.min_partitions)
-            ends = self._share(client, sources, known, infos, limit.max_rows, size)
+            ends = known | self._share(client, waiting, limit.max_rows, size)
         else:
             ends = {
-                source.name: all_available(
-                    client, source.stream, known[source.name], infos[source.name], size
-                )
-                for source in sources
+                one.name: all_available(client, one.stream, one.start, one.info, size, one.most)
+                for one in waiting
             }
         # Once more: what was trimmed since the first check is in no split, so that no task would miss it.
         self._checked_infos(client, sources, known)
@@ -201,30 +198,19 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 check_nothing_lost(source.stream, starts[source.name], infos[source.name])
         return infos
 
-    def _share(
-        self,
-        client: Client,
-        sources: Sequence[Source],
-        starts: Mapping[str, Offset],
-        infos: Mapping[str, StreamInfo],
-        rows: int,
-        size: int,
-    ) -> dict[str, Offset]:
+    def _share(self, client: Client, waiting: Sequence[_Waiting], rows: int, size: int) -> dict[str, Offset]:
         # An equal share for each stream; those with less leave theirs to the ones that come after.
-        ends, streams = dict(starts), {source.name: source.stream for source in sources}
-        waiting = [
-            (info.length, name, info.last)
-            for name, info in infos.items()
-            if info.last is not None and info.last > ends[name].last
-        ]
-        for position, (_, name, last) in enumerate(sorted(waiting)):
-            share = -(-rows // (len(waiting) - position))
-            if share:
-                counted, removed = self._counted.get(name, (None, None))
-                if counted != ends[name]:
+        ends = {}
+        unread = sorted((one for one in waiting if one.has_more), key=lambda one: one.most)
+        for position, one in enumerate(unread):
+            share = -(-rows // (len(unread) - position))
+            if share and one.info.last is not None:
+                counted, removed = self._counted.get(one.name, (None, None))
+                if counted != one.start:
                     removed = None
-                ends[name], count = at_most(client, streams[name], ends[name], last, share, size, removed)
-                self._counted[name] = ends[name], infos[name].removed
+                end, count = at_most(client, one.stream, one.start, one.info.last, share, size, removed)
+                self._counted[one.name] = end, one.removed
+                ends[one.name] = end
                 rows -= count
         return ends
 
@@ -235,6 +221,40 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 offset = offsets.get(source.name)
                 if offset is not None:
                     move_group(client, source.stream, group, offset.last, offset.added)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What one stream has behind an offset."""
+
+    name: str
+    stream: str
+    start: Offset
+    #: With Trigger.AvailableNow as if the stream ended where it did when the query began.
+    info: StreamInfo
+    #: How many entries were removed from the stream so far.
+    removed: int | None
+
+    @classmethod
+    def of(
+        cls, source: Source, start: Offset, info: StreamInfo, until: Mapping[str, StreamInfo] | None
+    ) -> Self:
+        bounded = info if until is None else info.bounded_by(until.get(source.name, StreamInfo()))
+        return cls(source.name, source.stream, start, bounded, info.removed)
+
+    @property
+    def counted(self) -> int | None:
+        """How many entries; `None` if Redis does not know."""
+        return entries_behind(self.start, self.info)
+
+    @property
+    def most(self) -> int:
+        """How many entries at most."""
+        return self.info.length if self.counted is None else self.counted
+
+    @property
+    def has_more(self) -> bool:
+        return self.info.last is not None and self.info.last > self.start.last
 
 
 def server_without_secrets(url: str) -> str:

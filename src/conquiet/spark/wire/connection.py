@@ -25,6 +25,10 @@ _MOST_IN_FLIGHT = 2
 _SMALLEST_BUFFER = 1 << 16
 
 
+class ReplyTooLargeError(Exception):
+    """A reply has more bytes than it may have; the connection is of no more use."""
+
+
 class ServerConnection:
     """One connection out of the client's pool, with replies in the order of the commands.
 
@@ -83,11 +87,15 @@ class ServerConnection:
         with self._visible("send"):
             self._connection.send_packed_command([commands, self._echo])
 
-    def receive_raw(self) -> NDArray[np.uint8]:
-        """The bytes of the replies to one `send_raw`: parsing entry by entry takes three times as long."""
+    def receive_raw(self, most_bytes: int | None = None) -> NDArray[np.uint8]:
+        """The bytes of the replies to one `send_raw`: parsing entry by entry takes three times as long.
+
+        Raises:
+            ReplyTooLargeError: there are more than `most_bytes` of them.
+        """
         with self._visible("receive"):
             try:
-                return self._read_to_end()
+                return self._read_to_end(most_bytes)
             except TimeoutError as error:
                 raise RedisTimeoutError(f"no reply in time: {error}") from error
             except OSError as error:
@@ -109,13 +117,15 @@ class ServerConnection:
                 reply = error
         self._on_replies.popleft()(reply)
 
-    def _read_to_end(self) -> NDArray[np.uint8]:
+    def _read_to_end(self, most_bytes: int | None) -> NDArray[np.uint8]:
         # redis-py has no public way to its socket.
         socket: Any = self._connection._sock
         end = self._end
         buffer: Any = np.empty(self._buffer_size, dtype=np.uint8)
         filled = 0
         while True:
+            if most_bytes is not None and filled > most_bytes:
+                raise ReplyTooLargeError
             if filled == len(buffer):
                 buffer = np.concatenate([buffer, np.empty(len(buffer), dtype=np.uint8)])
             received = socket.recv_into(memoryview(buffer)[filled:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import hiredis
@@ -44,6 +45,19 @@ class Entries:
     def without_first(self) -> Entries:
         others = {index - 1: fields for index, fields in self.others.items() if index}
         return Entries(self.ids.slice(1), self.data.slice(1), others)
+
+
+def joined_entries(parts: Sequence[Entries]) -> Entries:
+    """All entries, those of each part behind those of the one before it."""
+    if len(parts) == 1:
+        return parts[0]
+    others: dict[int, tuple[bytes, ...]] = {}
+    count = 0
+    for part in parts:
+        others |= {count + index: fields for index, fields in part.others.items()}
+        count += len(part)
+    ids, data = (pa.concat_arrays([getattr(part, name) for part in parts]) for name in ("ids", "data"))
+    return Entries(ids, data, others)
 
 
 def entries_of(reply: _Bytes) -> Entries:
