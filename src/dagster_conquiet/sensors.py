@@ -245,7 +245,7 @@ def _requests(
 
 
 def _states_in(cursor: str | None) -> dict[str, Any]:
-    """The state of each part as it was observed last; none in a cursor of an earlier version, or a person's."""
+    """The state of each part as it was observed last; none in a cursor of an earlier version."""
     try:
         states = json.loads(cursor or "{}")
     except ValueError:

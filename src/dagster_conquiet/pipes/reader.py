@@ -162,7 +162,7 @@ class _Reading:
 
     @property
     def _is_closed(self) -> bool:
-        """Whether the process that opened last has closed: an earlier one may have been killed and replaced."""
+        """Whether the process that opened last has closed; an earlier one may have been replaced by it."""
         return self._handler.received_closed_message and self._open_writer is None
 
     def _read(self, client: Any) -> None:

@@ -74,7 +74,9 @@ def task_link(queue: str, task_id: str) -> Metadata:
 
 def _link_to(view: str, **query: str) -> Metadata:
     url = Settings.from_environment().page_url
-    return {} if url is None else {"page": dg.MetadataValue.url(f"{url.rstrip('/')}/{view}?{urlencode(query)}")}
+    if url is None:
+        return {}
+    return {"page": dg.MetadataValue.url(f"{url.rstrip('/')}/{view}?{urlencode(query)}")}
 
 
 def id_range(first_id: str | None, last_id: str | None) -> Metadata:

@@ -59,9 +59,7 @@ def who_works(
         run = record.dagster_run
         if any(name.partition(".")[0] == run.run_id for name in drains):
             reasons[run.run_id] = f"run {run.run_id} drains {what}"
-        elif _is_about_to_begin(
-            instance, record, stalled_after_s * 2 ** min(len(stalled), _MOST_DOUBLINGS)
-        ):
+        elif _is_about_to_begin(instance, record, stalled_after_s * 2 ** min(len(stalled), _MOST_DOUBLINGS)):
             status = run.status.value.lower()
             reasons[run.run_id] = f"run {run.run_id} of {run.job_name!r} is in progress ({status})"
         elif holders := holders_of_pool(instance, pool, waiting_run=run.run_id):
