@@ -79,10 +79,11 @@ class _Rules:
             return f"run {_id_of(last)} failed; the next one for {part.name} is requested in {wait_s:.0f} s"
         return None
 
-    def reason_to_rest(self, spec: AnySpec, parts: Sequence[_Part]) -> str:
-        """Why no run is requested if too few messages wait."""
+    def reason_to_rest(self, spec: AnySpec, parts: Sequence[_Part], *, has_job: bool) -> str:
+        """Why no run is requested if too few messages wait, or if there is no job."""
         count = sum(part.waiting.count or 0 for part in parts)
-        reason = f"{count} messages wait in {spec.source!r} for {spec.group!r}, fewer than {self.min_lag}"
+        why = f"fewer than {self.min_lag}" if has_job else "and this sensor has no job"
+        reason = f"{count} messages wait in {spec.source!r} for {spec.group!r}, {why}"
         if in_flight := sum(part.waiting.in_flight for part in parts):
             names = sorted({name for part in parts for name in part.waiting.live})
             reason += f"; {in_flight} are in flight at {', '.join(names)}"
@@ -95,7 +96,7 @@ class _Rules:
 
 def build_backlog_sensor(
     spec: DrainSpec,
-    job: Any,
+    job: Any = None,
     *,
     min_lag: int = 1,
     max_runs: int = 1,
@@ -110,6 +111,7 @@ def build_backlog_sensor(
     those of `@sensor`, such as `name`, `minimum_interval_seconds` or `default_status`.
 
     Args:
+        job: without one it observes the stream, and requests nothing: for declarative automation.
         min_lag: how many messages must wait; an unknown lag counts as enough.
         max_runs: how many runs and other consumers may drain the stream at once. More than one do not keep
             the order of its messages.
@@ -140,13 +142,12 @@ def build_backlog_sensor(
         )
         return [part]
 
-    about = f"Requests a run of {job.name!r} while messages of {spec.stream!r} wait for {spec.group!r}."
-    return _build_sensor(spec, job, read, rules, {"description": about} | options)
+    return _build_sensor(spec, job, read, rules, options)
 
 
 def build_topic_backlog_sensor(
     spec: TopicDrainSpec,
-    job: Any,
+    job: Any = None,
     *,
     pause_after_failure_s: float = 60.0,
     stalled_after_s: float = 120.0,
@@ -154,7 +155,8 @@ def build_topic_backlog_sensor(
 ) -> dg.SensorDefinition:
     """Request a run of each partition that has messages and no owner; at most one per partition.
 
-    A message that failed counts from when its next attempt is due: only a run makes that attempt.
+    A message that failed counts from when its next attempt is due: only a run makes that attempt. Without a
+    job the sensor observes the partitions, and adds those that the topic has got.
     """
     rules = _Rules(pause_after_failure_s=pause_after_failure_s, stalled_after_s=stalled_after_s)
 
@@ -175,8 +177,7 @@ def build_topic_backlog_sensor(
             if spec.partitions is None or number < spec.partitions
         ]
 
-    about = f"Requests runs of {job.name!r} for partitions of {spec.topic!r} that wait for {spec.group!r}."
-    return _build_sensor(spec, job, read, rules, {"description": about} | options)
+    return _build_sensor(spec, job, read, rules, options)
 
 
 def _build_sensor(
@@ -187,12 +188,14 @@ def _build_sensor(
         redis_streams = spec.resources.redis_of(context)
         with redis_streams.connect() as client:
             parts = read(client)
-        requests, reasons = _requests(context, spec, job.name, parts, rules)
+        requests, reasons = _requests(context, spec, job.name, parts, rules) if job else ([], [])
         before, states = _states_in(context.cursor), {part.name: part.state for part in parts}
         link = page_link(spec.source)
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else "; ".join(reasons) or rules.reason_to_rest(spec, parts),
+            skip_reason=None
+            if requests
+            else "; ".join(reasons) or rules.reason_to_rest(spec, parts, has_job=bool(job)),
             cursor=json.dumps(states),
             dynamic_partitions_requests=_new_partitions(context, spec, parts),
             asset_events=[
@@ -202,7 +205,13 @@ def _build_sensor(
             ],
         )
 
-    defaults = {"name": f"backlog__{spec.name}", "tags": tags_of(spec), "metadata": names_of(spec)}
+    does = f"Requests runs of {job.name!r} while messages wait in" if job else "Observes"
+    defaults = {
+        "name": f"backlog__{spec.name}",
+        "description": f"{does} {spec.source!r} for {spec.group!r}.",
+        "tags": tags_of(spec),
+        "metadata": names_of(spec),
+    }
     decorate = dg.sensor(job=job, required_resource_keys={spec.resources.redis}, **(defaults | options))
     return decorate(backlog_sensor)
 
