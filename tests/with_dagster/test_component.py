@@ -241,7 +241,7 @@ def test_what_the_yaml_says_of_a_run_is_the_default_of_its_config(component, str
     with create_defs_folder_sandbox() as sandbox:
         path = sandbox.scaffold_component(StreamDrainComponent, defs_yaml_contents=contents)
         with sandbox.load_component_and_build_defs(path) as (_, made):
-            (drained,) = [asset for asset in made.assets if isinstance(asset, dg.AssetsDefinition)]
+            (drained,) = [asset for asset in made.assets or () if isinstance(asset, dg.AssetsDefinition)]
 
     config = spec_of(drained).config
     assert (config.max_messages, config.concurrency, config.order_by) == (7, 2, "n")
