@@ -23,6 +23,7 @@ from dagster_conquiet.asset_keys import plain_name, stream_asset_key
 from dagster_conquiet.pipes.reader import RedisStreamMessageReader
 from dagster_conquiet.resources import ResourceKeys
 from dagster_conquiet.steps.attempts import Attempt, attempt_of
+from dagster_conquiet.steps.metadata import page_link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,9 @@ def build_spark_asset(
     options.setdefault("kinds", {"spark", "redis"})
     options.setdefault("description", f"What Spark's job {spec.job!r} publishes to {spec.destination!r}.")
     options.setdefault("pool", f"conquiet_spark_{plain_name(spec.destination)}")
+    kind = "stream" if spec.to_topic is None else "topic"
+    shown = {kind: spec.destination, **page_link(spec.destination)}
+    options["metadata"] = shown | (options.get("metadata") or {})
     resources = {spec.resources.redis, *({spec.resources.database} if spec.reads_database else ())}
 
     def published(context: dg.AssetExecutionContext) -> Any:
