@@ -17,6 +17,7 @@ from airflow.sdk import DAG, BaseOperator, task
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_conquiet.get_provider_info import get_provider_info
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.claim_stale import ClaimStaleOperator
 from airflow_provider_conquiet.operators.consumers import PruneConsumersOperator
 from airflow_provider_conquiet.operators.dead_letters import ReplayDeadLettersOperator
@@ -223,7 +224,7 @@ def test_an_api_server_finds_a_connection_of_the_metadata_database(airflow_datab
     from airflow.sdk.execution_time import task_runner
     from airflow.utils.session import create_session
 
-    fields = {"host": "redis.example.com", "password": "swordfish"}
+    fields: dict[str, Any] = {"host": "redis.example.com", "password": "swordfish"}
     with create_session() as session:
         session.add(Connection(conn_id="stored", conn_type="redis_streams", **fields))
     # As in its process: it says what it is, and no task has a supervisor.
