@@ -31,7 +31,7 @@ from conquiet.mq.own.owned import Owned, OwnedPartitions
 from conquiet.mq.own.preparation import Preparation
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.servers import for_each_partition
-from conquiet.mq.topics import Topic, Topics, topic_of
+from conquiet.mq.topics import Topic, Topics, name_of, topic_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -67,11 +67,11 @@ class PartitionConsumer(Background):
         check_topic_part("group", group)
         self.config = config = ConsumerConfig.of(config)
         self._new_handling = partial(new_handling, handler, engine, inbox, payload=config.payload_type())
-        self.topic, self.group = topic_of(topic), group
-        whose = {"topic": self.topic.name, "group": group, "consumer": config.consumer_name}
+        whose = {"topic": name_of(topic), "group": group, "consumer": config.consumer_name}
         # It checks its arguments; each partition's thread has one of its own.
         prepare = lambda: self._new_handling().prepare()  # noqa: E731 -- anew each time
         self._preparation = Preparation(prepare, whose, max_outage_s=config.max_outage_s)
+        self.topic, self.group = topic_of(topic), group
         self._extra = partial(message_fields, **whose)
         self._leases = ChannelLeases(self.topic, group, self.config)
         self._membership = Membership(self._leases.store, group, self.config)
