@@ -67,7 +67,7 @@ def mask(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """The `repr` of a value that may have a password, as a URL has; the class of an object without one."""
+    """The `repr` of a value, without passwords; of an object that has none of its own, the class."""
     text = repr(value)
     return f"a {type(value).__name__}" if text.startswith("<") else mask(text)
 
