@@ -222,9 +222,9 @@ def test_a_deferred_drain_looks_again_for_what_a_drain_has_left_that_dies_meanwh
     with pytest.raises(TaskDeferred) as first:
         drain.execute(context(drain))
     with pytest.raises(TaskDeferred) as second:
-        drain.execute_complete(context(drain), event=late, **first.value.kwargs)
+        drain.execute_complete(context(drain), event=late, **(first.value.kwargs or {}))
     orders.hand_back(pending)
-    report = drain.execute_complete(context(drain), event=late, **second.value.kwargs)
+    report = drain.execute_complete(context(drain), event=late, **(second.value.kwargs or {}))
 
     assert [one.value.trigger.latest_s for one in (first, second)] == [60.0, 120.0]
     assert timedelta(0) < second.value.timeout < first.value.timeout

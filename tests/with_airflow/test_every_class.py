@@ -225,7 +225,7 @@ def test_an_api_server_finds_a_connection_of_the_metadata_database(airflow_datab
     from airflow.sdk.execution_time import task_runner
     from airflow.utils.session import create_session
 
-    fields = {"host": "redis.example.com", "password": "swordfish"}
+    fields: dict[str, Any] = {"host": "redis.example.com", "password": "swordfish"}
     with create_session() as session:
         session.add(Connection(conn_id="stored", conn_type="redis_streams", **fields))
     # As in its process: it says what it is, and no task has a supervisor.
