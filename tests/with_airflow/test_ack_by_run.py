@@ -272,6 +272,17 @@ def test_the_trigger_asks_airflow_on_the_triggerers_own_event_loop(monkeypatch):
     assert asked == [loop]
 
 
+def test_a_run_that_has_ended_already_is_not_waited_for(orders, context, stream, monkeypatch):
+    orders.enqueue({"number": 1})
+    dag = shipping(stream, payloads)
+    take: Any = dag.get_task("take")
+    ack: Any = dag.get_task("ack")
+    ack.taken = take.execute(context(take))
+    monkeypatch.setattr(RunState, "will_succeed", lambda _self: True)
+
+    assert ack.execute(context(ack) | {"dag": dag})["acked"] == 1
+
+
 def test_what_is_no_output_of_a_take_fails_at_once(context):
     sensor = AckByRunSensor(task_id="ack", taken="ids", deferrable=False)
 

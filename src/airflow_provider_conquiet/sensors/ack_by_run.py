@@ -61,6 +61,10 @@ class AckByRunSensor(BaseSensorOperator):
         """Wait in the triggerer; `dag.test()`, where a deferred task holds up all others, reschedules."""
         if not self.deferrable or _is_dag_test():
             return super().execute(context)
+        # First here: a task that is resumed as soon as it is deferred may be failed by Airflow's scheduler.
+        result = self.poke(context)
+        if result.is_done:
+            return result.xcom_value
         state, messages = self._run(context)
         trigger = RunTrigger(
             state=asdict(state), messages=asdict(messages), poll_interval_s=self.poke_interval
