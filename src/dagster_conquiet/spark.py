@@ -109,8 +109,8 @@ def build_spark_asset(
 
 def _command(spec: SparkJobSpec, attempt: Attempt) -> list[str]:
     command, *its_arguments = spec.submit
-    # A pip-installed Spark is beside Python, which need not be on the PATH.
-    beside_python = Path(sys.executable).with_name(command)
+    # A pip-installed Spark is beside Python, which need not be on the PATH; a path stays what it is.
+    beside_python = Path(sys.executable).parent / command
     path = shutil.which(command) or (str(beside_python) if beside_python.exists() else command)
     added: dict[str, Any] = {}
     if "dedupe_id" not in spec.options:

@@ -124,14 +124,14 @@ class ServerConnection:
         buffer: Any = np.empty(self._buffer_size, dtype=np.uint8)
         filled = 0
         while True:
-            if most_bytes is not None and filled > most_bytes:
-                raise ReplyTooLargeError
             if filled == len(buffer):
                 buffer = np.concatenate([buffer, np.empty(len(buffer), dtype=np.uint8)])
             received = socket.recv_into(memoryview(buffer)[filled:])
             if not received:
                 raise ConnectionError("the server closed it")
             filled += received
+            if most_bytes is not None and filled > most_bytes:
+                raise ReplyTooLargeError
             if filled >= len(end) and np.array_equal(buffer[filled - len(end) : filled], end):
                 self._buffer_size = max(_SMALLEST_BUFFER, filled + filled // 8)
                 reply: NDArray[np.uint8] = buffer[: filled - len(end)]
