@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, make_url, text
 
 from conquiet import DbSession
-from conquiet.consume import handling
+from conquiet.consume import purges
 from conquiet.errors import DatabaseUnavailableError
 from conquiet.tasks import SqlResults, TaskApp, Worker, WorkerConfig
 from conquiet.testing import ResultStoreContract
@@ -64,7 +64,7 @@ def test_a_task_with_a_long_id_as_of_a_schedule_with_a_long_name_has_its_effect_
 def test_workers_delete_results_that_are_older_than_the_store_keeps(
     app: TaskApp, db: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handling, "_PURGE_EVERY_S", 0.0)
+    monkeypatch.setattr(purges, "_EVERY_S", 0.0)
     store = app.result_store = SqlResults(keep_for=timedelta(days=30))
     store.create_table(db)
     now_ms, day_ms = time.time_ns() // 1_000_000, 86_400_000
