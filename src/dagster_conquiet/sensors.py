@@ -163,6 +163,10 @@ def build_topic_backlog_sensor(
     """Request a run of each partition that has messages and no owner; at most one per partition.
 
     A message that failed counts from when its next attempt is due: only a run makes that attempt.
+
+    Examples:
+        >>> shipped = build_topic_drain_asset(shipments, key="shipped")
+        >>> sensor = build_topic_backlog_sensor(shipments, dg.define_asset_job("ship", [shipped]))
     """
     rules = _Rules(pause_after_failure_s=pause_after_failure_s, stalled_after_s=stalled_after_s)
 

@@ -27,7 +27,13 @@ from dagster_conquiet.steps.attempts import Attempt, attempt_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkJobSpec:
-    """Which job publishes what to where."""
+    """Which job publishes what to where.
+
+    Examples:
+        >>> spec = SparkJobSpec(to_topic="orders", options={"table": "orders", "in": "database"})
+        >>> spec.destination, spec.reads_database
+        ('orders', True)
+    """
 
     #: The topic; for a plain stream, `to_stream` in `options`.
     to_topic: str | None = None
@@ -63,6 +69,10 @@ def build_spark_asset(
 
     Its metadata are those of the job's report. A retry of the step or of its run publishes nothing twice.
     The URLs of Redis and of the database reach the job by its environment, never by its command line.
+
+    Examples:
+        >>> spec = SparkJobSpec(to_topic="orders", options={"table": "orders", "in": "database"})
+        >>> asset = build_spark_asset(spec, group_name="shop")
     """
     options.setdefault("kinds", {"spark", "redis"})
     options.setdefault("description", f"What Spark's job {spec.job!r} publishes to {spec.destination!r}.")

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from airflow_provider_conquiet.operators.take import TakeOperator
+from airflow_provider_conquiet.operators.take import TakeOperator, messages_of
 from airflow_provider_conquiet.run_messages import RunMessages, RunMessagesGoneError
 from airflow_provider_conquiet.run_state import RunState
 from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
@@ -28,8 +27,7 @@ def shipping(stream: str, ship: Any, **take: Any) -> DAG:
 
 
 def payloads(taken: dict[str, Any]) -> list[int]:
-    with RedisStreamsHook() as hook:
-        return [msg.payload["number"] for msg in hook.messages_of(taken)]
+    return [msg.payload["number"] for msg in messages_of(taken)]
 
 
 def fail(taken: dict[str, Any]) -> None:
@@ -112,8 +110,8 @@ def test_a_run_that_was_not_renewed_loses_its_messages_to_another_one(orders, co
     assert kept.execute(context(kept, run_id="another"))["ids"] == []
     operator.claim_idle_ms = 1
     assert operator.execute(context(operator, run_id="third"))["ids"] == dead["ids"]
-    with RedisStreamsHook() as hook, pytest.raises(RunMessagesGoneError, match="taken by another run"):
-        hook.messages_of(dead)
+    with pytest.raises(RunMessagesGoneError, match="taken by another run"):
+        messages_of(dead)
 
 
 def test_messages_that_are_kept_alive_are_no_other_runs(orders, context, stream, valkey):

@@ -381,7 +381,7 @@ def test_the_connection_test_says_that_nobody_answers(airflow_connection, monkey
     assert "failed: nothing listens at this host and port (ConnectionError: " in sentence
 
 
-def test_the_connection_test_says_that_the_database_is_away_without_its_password(
+def test_the_connection_test_says_that_the_database_is_unavailable_without_its_password(
     airflow_connection, monkeypatch
 ):
     away = f"postgresql+psycopg://app:swordfish@127.0.0.1:{free_port()}/app"

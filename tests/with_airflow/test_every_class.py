@@ -17,14 +17,13 @@ from airflow.sdk import DAG, BaseOperator, task
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_conquiet.get_provider_info import get_provider_info
-from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.claim_stale import ClaimStaleOperator
 from airflow_provider_conquiet.operators.consumers import PruneConsumersOperator
 from airflow_provider_conquiet.operators.dead_letters import ReplayDeadLettersOperator
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
 from airflow_provider_conquiet.operators.handling import HandlingOperator
-from airflow_provider_conquiet.operators.take import TakeOperator
+from airflow_provider_conquiet.operators.take import TakeOperator, messages_of
 from airflow_provider_conquiet.operators.task import TaskOperator
 from airflow_provider_conquiet.operators.trim import TrimOperator
 from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
@@ -137,8 +136,7 @@ def test_a_run_acks_what_it_has_taken(run_dag, orders, valkey, stream):
 
         @task
         def ship(taken):
-            with RedisStreamsHook() as hook:
-                return [msg.payload["number"] for msg in hook.messages_of(taken)]
+            return [msg.payload["number"] for msg in messages_of(taken)]
 
         ship(taken.output)
 

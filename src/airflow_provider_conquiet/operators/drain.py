@@ -99,12 +99,13 @@ class DrainOperator(HandlingOperator):
         arguments = self.drain_arguments(hook, task_try)
         if self.topic is None:
             return StreamDrain(stream=str(self.stream), **arguments)
-        arguments |= {"topic": hook.topic(self.topic), "retry": self.message_retry or RetryPolicy()}
+        topic = hook.topic(self.topic)
+        arguments |= {"topic": topic, "retry": self.message_retry or RetryPolicy()}
         if self.partition is None:
             return TopicDrain(stream=self.topic, until=self.until, **arguments)
         partition = number("partition", self.partition, int)
-        stream = hook.partition_stream(self.topic, partition)
-        return PartitionDrain(stream=stream, partition=partition, **arguments)
+        topic.check_partition(partition)
+        return PartitionDrain(stream=topic.keys.stream(partition), partition=partition, **arguments)
 
     @property
     def outlet_partition(self) -> str | None:

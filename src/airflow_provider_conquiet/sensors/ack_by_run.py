@@ -30,6 +30,12 @@ class AckByRunSensor(BaseSensorOperator):
         deferrable: `False` asks from a worker and gives the slot back in between.
         poke_interval: how often the states of the run's tasks are read, in seconds.
         mode: as of Airflow's sensors, where it does not defer.
+
+    Examples:
+        >>> from airflow_provider_conquiet.operators.take import TakeOperator
+        >>> with DAG("ship_parcels", schedule="* * * * *", catchup=False):
+        ...     taken = TakeOperator(task_id="take", stream="parcels", group="shipping")
+        ...     acked = AckByRunSensor(task_id="ack", taken=taken.output, retries=2)
     """
 
     template_fields: Sequence[str] = ("taken",)

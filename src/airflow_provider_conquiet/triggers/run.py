@@ -30,6 +30,19 @@ class RunTrigger(BaseTrigger):
         state: the fields of a `RunState`.
         messages: the fields of the `RunMessages`.
         poll_interval_s: how often the states of the run's tasks are read.
+
+    Examples:
+        >>> trigger = RunTrigger(  # what a deferred `AckByRunSensor` waits with
+        ...     state={"dag_id": "ship", "run_id": "run-1", "task_id": "ack", "leaves": ["ship"]},
+        ...     messages={
+        ...         "redis_streams_conn_id": "redis_streams_default",
+        ...         "stream": "parcels",
+        ...         "group": "shipping",
+        ...         "consumer": "airflow:ship",
+        ...         "claim_idle_ms": 60_000,
+        ...     },
+        ...     poll_interval_s=5.0,
+        ... )
     """
 
     def __init__(self, *, state: dict[str, Any], messages: dict[str, Any], poll_interval_s: float) -> None:

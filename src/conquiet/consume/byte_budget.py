@@ -9,11 +9,11 @@ from conquiet.queue.batch_size import BATCH_BYTES
 
 
 class ByteBudget:
-    """A channel asks before each read, and tells what came; what it had before counts no longer, but
+    """A channel asks before each read, and reports what came; what it had before counts no longer, but
     for what is in handlers.
 
-    Thread-safe. Those that must wait are served in turn, as soon as others have read. A read that is alone may bring any message, also one
-    that is larger than the whole budget: else it would never be handled.
+    Thread-safe. Those that must wait are served in turn, as soon as others have read. A read that is alone
+    may bring any message, also one that is larger than the whole budget: else it would never be handled.
     """
 
     def __init__(self, most: int) -> None:
@@ -53,7 +53,7 @@ class ByteBudget:
         if turn is not None:
             turn.wait(timeout_s)
 
-    def tell(self, channel: object, sizes: Sequence[int], in_handlers: int = 0) -> None:
+    def report(self, channel: object, sizes: Sequence[int], in_handlers: int = 0) -> None:
         """A read has brought messages of these sizes; they count until its next one."""
         with self._lock:
             if sizes:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 _WIDTH, _HEIGHT = 720, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 24
-#: Lines that can still be told apart.
+#: More lines than this cannot be distinguished.
 _MOST_LINES = 6
 #: Without a sample for so long, as a part of the time that is shown, a line has a gap.
 _GAP = 0.1

@@ -44,7 +44,7 @@ class Desk:
         self._performance = Performance(site)
 
     def end_streams(self) -> None:
-        """End what is sent live: whoever stops the page would wait for it."""
+        """End what is sent live: the server would wait for it before it stops."""
         self._streams.is_closing.set()
 
     def close(self) -> None:

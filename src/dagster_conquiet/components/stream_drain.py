@@ -39,7 +39,13 @@ _LIMITS = DrainConfig()
 
 @dg.scaffold_with(StreamDrainScaffolder)
 class StreamDrainComponent(dg.Component, dg.Model, dg.Resolvable):
-    """Drain a stream into a database: the asset, its job and sensor, the recovery, a replay, checks."""
+    """Drain a stream into a database: the asset, its job and sensor, the recovery, a replay, checks.
+
+    Examples:
+        >>> component = StreamDrainComponent(  # mostly in a defs.yaml
+        ...     stream="orders", group="billing", handler="shop.handlers:bill", max_messages=5_000
+        ... )
+    """
 
     stream: str = Field(description="The key of the stream.")
     group: str = Field(description="The consumer group.")

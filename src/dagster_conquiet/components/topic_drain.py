@@ -34,7 +34,13 @@ _LIMITS = TopicDrainConfig()
 
 @dg.scaffold_with(TopicDrainScaffolder)
 class TopicDrainComponent(dg.Component, dg.Model, dg.Resolvable):
-    """Drain the partitions of a topic into a database: the asset, its job and sensor, a replay, checks."""
+    """Drain the partitions of a topic into a database: the asset, its job and sensor, a replay, checks.
+
+    Examples:
+        >>> component = TopicDrainComponent(  # mostly in a defs.yaml
+        ...     topic="shipments", group="couriers", handler="shop.handlers:ship", max_attempts=3
+        ... )
+    """
 
     topic: str = Field(description="The topic.")
     group: str = Field(description="The consumer group.")

@@ -28,7 +28,13 @@ _BLOCK_MS = 200
 
 
 class PipesMessagesLostError(ConquietError):
-    """Something that the external process reported did not arrive; `problems` says what."""
+    """Something that the external process reported did not arrive; `problems` says what.
+
+    Examples:
+        >>> error = PipesMessagesLostError("pipes:1", ["message 3 is missing"])
+        >>> error.problems
+        ('message 3 is missing',)
+    """
 
     def __init__(self, stream: str, problems: list[str]) -> None:
         self.stream = stream
@@ -44,6 +50,10 @@ class RedisStreamMessageReader(PipesMessageReader):
     What a process wrote before it was killed is read too. A connection that breaks is made again. The step
     fails if the process ended well and something that it reported is missing or malformed. The stream is
     deleted at the end, and expires if this side dies as well.
+
+    Examples:
+        >>> reader = RedisStreamMessageReader(RedisStreamsResource(host="redis.example.com"))
+        >>> client = dg.PipesSubprocessClient(message_reader=reader)
     """
 
     def __init__(

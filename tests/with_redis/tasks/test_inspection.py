@@ -134,6 +134,26 @@ def test_a_dead_letter_is_retried_once(app: TaskApp, start: StartWorker) -> None
         app.control.retry(letter.letter_id, queue="default")
 
 
+@pytest.mark.parametrize("task_id", ["beat:nightly:1767225600000", "bill-7.1", "ü"])
+def test_a_dead_letter_is_found_by_the_id_of_its_task_whatever_that_is(
+    app: TaskApp, start: StartWorker, task_id: str
+) -> None:
+    fail(app, start)
+    fails = app.tasks["fails"]
+    envelope = app.envelope(fails.call(number=7))
+    envelope.id = task_id
+    [handle] = app.send_envelopes([(envelope, fails.options)])
+    with pytest.raises(TaskFailedError):
+        handle.result(PATIENCE_S)
+    found = app.control.letter(task_id, queue="default")
+    new = app.control.retry(task_id, queue="default")
+
+    assert found is not None
+    assert (found.task_id, found.args) == (task_id, {"number": 7})
+    assert app.handle(new).result(PATIENCE_S) == [7, 0]
+    assert app.control.purge([task_id], queue="default") == 0
+
+
 @pytest.mark.parametrize("name", ["1700000000000-0", "no id", ""])
 def test_a_dead_letter_that_is_not_there_is_an_error(app: TaskApp, name: str) -> None:
     with pytest.raises(DeadLetterError, match="cannot be retried"):

@@ -39,7 +39,13 @@ class LetterFilter(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterPage:
-    """Some of the dead letters, oldest first unless the newest were asked for."""
+    """Some of the dead letters, oldest first unless the newest were asked for.
+
+    Examples:
+        >>> page = DeadLetters(topic).list(limit=50)
+        >>> while page.after is not None:
+        ...     page = DeadLetters(topic).list(limit=50, after=page.after)
+    """
 
     letters: tuple[DeadLetterRecord, ...]
     #: Where the next page begins, `None` at the end; a page may be short and still have a next one.

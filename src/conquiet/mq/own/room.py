@@ -36,9 +36,9 @@ class Room:
             self._budget.wait_no_longer(self)
         return max_bytes
 
-    def tell(self, sizes: Sequence[int]) -> None:
+    def report(self, sizes: Sequence[int]) -> None:
         """A read has brought messages of these sizes."""
-        self._budget.tell(self, sizes, sum(self._in_handlers.values()))
+        self._budget.report(self, sizes, sum(self._in_handlers.values()))
 
     def begin(self, msg: MqMessage) -> None:
         """It may be in a handler until its `end`, however many reads come meanwhile."""

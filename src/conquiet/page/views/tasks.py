@@ -44,15 +44,9 @@ def read(site: Site, query: Query) -> dict[str, Any]:
 
 def read_one(site: Site, query: Query) -> dict[str, Any]:
     """One task by its id; of one without a record, what its dead letter says."""
-    from conquiet.tasks import DeadLetterError
-
     queue, task_id, app = query.needed("queue"), query.needed("id"), site.app
     status = app.results.status(task_id, queue)
-    try:
-        letter = app.control.letter(task_id, queue=queue)
-    except DeadLetterError:
-        # Ids of canvases may be any text.
-        letter = None
+    letter = app.control.letter(task_id, queue=queue)
     envelope = canvas_of(app, queue, task_id, letter)
     args = envelope.args if envelope is not None else letter.args if letter is not None else None
     return {

@@ -39,6 +39,11 @@ class Beat:
     Of all beats of an app's namespace one leads, by a lease with an epoch. What an earlier leader still sends
     is refused, so that no occurrence is enqueued twice; what it has left the next one does, so that none is
     missed.
+
+    Examples:
+        >>> with Beat(app) as beat:  # in production: conquiet beat shop:app
+        ...     beat.is_running
+        True
     """
 
     def __init__(self, app: TaskApp, config: BeatConfig | None = None) -> None:

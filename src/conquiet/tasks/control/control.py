@@ -51,7 +51,14 @@ class ControlledApp(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revocation:
-    """What came of revoking a task."""
+    """What came of revoking a task.
+
+    Examples:
+        >>> handle = price.with_options(queue="no-worker").enqueue(2, 50)
+        >>> revoked = handle.revoke()
+        >>> revoked.is_revoked, revoked.state_before
+        (True, <TaskState.QUEUED: 'queued'>)
+    """
 
     task_id: str
     queue: str

@@ -11,7 +11,6 @@ from typing import Any, Self, TypedDict, Unpack
 from conquiet.arguments import check_non_negative_int
 from conquiet.queue.connection import Client, as_text, run_command
 from conquiet.queue.message import data_of
-from conquiet.tasks.errors import DeadLetterError
 from conquiet.tasks.keys import QueueKeys
 
 _ID = re.compile(r"(\d{1,20})-\d{1,20}")
@@ -81,19 +80,15 @@ class TaskLetter:
 
 
 def find_letter(client: Client, keys: QueueKeys, name: str) -> TaskLetter | None:
-    """The letter of a task, by its id or that of the task.
-
-    Raises:
-        DeadLetterError: that is no id.
-    """
-    match = _ID.fullmatch(name)
-    if match is None:
-        raise DeadLetterError(keys.queue, name, "an id is written as 1700000000000-0")
-    for letter in read_letters(client, keys, name, name):
-        return letter
-    # A letter is never older than its task; a little is left for clocks that differ.
-    since = max(0, int(match[1]) - 600_000)
-    for letter in read_letters(client, keys, f"{since}-0", "+"):
+    """The letter of a task, by its id or that of the task."""
+    since = 0
+    if match := _ID.fullmatch(name):
+        for letter in read_letters(client, keys, name, name):
+            return letter
+        # A letter is never older than its task; a little is left for clocks that differ. Other ids, as of
+        # schedules and of canvases, may be of any letter.
+        since = max(0, int(match[1]) - 600_000)
+    for letter in read_letters(client, keys, f"{since}-0", "+") if name else ():
         if letter.task_id == name:
             return letter
     return None

@@ -42,6 +42,11 @@ class RedisScheduleStore:
     On a single server the task of an occurrence is enqueued by the script that claims it. On a cluster its
     queue is in another slot: the script keeps it in the outbox, and `deliver_task` enqueues it once, by a
     mark beside the queue.
+
+    Examples:
+        >>> store = RedisScheduleStore(app.client, "no-schedules")
+        >>> list(store.names())
+        []
     """
 
     def __init__(self, client: Client, namespace: str) -> None:

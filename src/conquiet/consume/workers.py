@@ -81,13 +81,8 @@ class Workers(ABC, Generic[M]):
 
     @property
     @abstractmethod
-    def _is_any_alive(self) -> bool:
-        """Whether a worker has not ended."""
-
-    @property
     def is_busy(self) -> bool:
         """Whether a worker is in a handler, or an attempt was not taken; after `end`."""
-        return self._is_any_alive or not self._ended.empty()
 
     def has_room(self) -> bool:
         """Whether a worker is free, after one more was started if need be."""
@@ -140,8 +135,9 @@ class Threads(Workers[M]):
         self._jobs.put(messages)
 
     @property
-    def _is_any_alive(self) -> bool:
-        return any(thread.is_alive() for thread in self._running)
+    def is_busy(self) -> bool:
+        # In this order: the last one puts what has ended before it does not live any more.
+        return any(thread.is_alive() for thread in self._running) or not self._ended.empty()
 
     def _start(self, attempts: Attempts[M], number: int) -> None:
         # What is current in the loop's thread, as an orchestrator's span, is in the handler too.
