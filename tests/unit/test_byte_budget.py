@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,3 +124,27 @@ def test_whatever_comes_somebody_can_always_read(most, steps):
                 budget.report(name, [])
 
     assert all(has.values())
+
+
+def test_one_that_waits_is_called_as_soon_as_others_have_read():
+    budget = knowing(ByteBudget(16 * MB), 9 * MB)
+    assert budget.ask("a")
+    assert not budget.ask("b")
+    assert not budget.ask("c")
+    called: list[str] = []
+
+    def wait(channel: str) -> None:
+        # Far longer than the test may take: only a call ends it.
+        while not budget.ask(channel):
+            budget.wait(channel, 3600)
+        called.append(channel)
+        budget.report(channel, [])
+
+    threads = [threading.Thread(target=wait, args=(channel,)) for channel in ("b", "c")]
+    for thread in threads:
+        thread.start()
+    budget.report("a", [])
+    for thread in threads:
+        thread.join()
+
+    assert called == ["b", "c"]
