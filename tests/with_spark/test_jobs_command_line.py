@@ -229,7 +229,11 @@ def test_a_jdbc_url_that_is_none_is_a_mistake(run, monkeypatch, topic):
             ExitCode.ARGUMENTS,
             'refuses the login: o.p.PSQLException: FATAL: password authentication failed for user "u"',
         ),
-        ("x\nj.SQLException: Access denied for user 'u'@'h'", ExitCode.ARGUMENTS, "refuses the login: j.SQL"),
+        (
+            "x\nCaused by: j.SQLException: Access denied for user 'u'@'h'",
+            ExitCode.ARGUMENTS,
+            "refuses the login: j.SQL",
+        ),
         ("o.p.PSQLException: Connection to h:1 refused.", ExitCode.DATABASE, "does not answer: o.p.PSQL"),
         ("c.m.CommunicationsException: Communications link failure", ExitCode.DATABASE, "does not answer"),
         (

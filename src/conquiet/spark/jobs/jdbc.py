@@ -102,4 +102,4 @@ def jdbc_error(text: str) -> tuple[ExitCode, str] | None:
 
 def _line_of(text: str, found: re.Match[str]) -> str:
     start, end = text.rfind("\n", 0, found.start()) + 1, text.find("\n", found.end())
-    return text[start : end if end >= 0 else None].strip(": \t")
+    return text[start : end if end >= 0 else None].strip(": \t").removeprefix("Caused by: ")

@@ -106,7 +106,9 @@ def _cause_of(error: Exception, plan: JobPlan, credentials: Credentials) -> tupl
     from conquiet.spark.jobs.spark_errors import explain
 
     code, sentence = explain(error)
-    if plan.source.location == "jdbc" and (found := jdbc_error(str(error))) is not None:
+    # Spark's own error says that a connection failed; why, its causes in Java say.
+    in_java = f"{error}\n{getattr(error, '_stackTrace', None) or ''}"
+    if plan.source.location == "jdbc" and (found := jdbc_error(in_java)) is not None:
         return found
     # What went wrong in a task comes as text alone: so the servers are asked again.
     try:
