@@ -16,11 +16,11 @@ from typing import Any
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 
-#: More parameters than this are listed; CLI commands and Airflow operators have one per option.
+#: More parameters than this are listed; CLI commands, and what users write in a DAG, have one per option.
 MOST_PARAMETERS = 8
 MANY_PARAMETERS_IN = ("conquiet.cli",)
 MANY_INIT_PARAMETERS_IN = tuple(
-    f"airflow_provider_conquiet.{package}" for package in ("operators", "sensors", "decorators")
+    f"airflow_provider_conquiet.{package}" for package in ("operators", "sensors", "triggers", "decorators")
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -45,7 +45,6 @@ SECTIONS = {
         "airflow_provider_conquiet.operators.take:TakeOperator",
         "airflow_provider_conquiet.operators.task:TaskOperator",
         "airflow_provider_conquiet.operators.dead_letters:ReplayDeadLettersOperator",
-        "airflow_provider_conquiet.operators.take:TakeOperator",
         "airflow_provider_conquiet.operators.trim:TrimOperator",
         "airflow_provider_conquiet.operators.consumers:PruneConsumersOperator",
         "airflow_provider_conquiet.operators.spark:SparkPublishOperator",

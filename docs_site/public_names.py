@@ -19,6 +19,14 @@ PAGES = {
         "Streams as DataFrames; every option of the data source is in [Options](../options.md#spark).",
     ),
     "dagster": ("dagster_conquiet", "Resources, assets, ops, jobs, sensors, checks and components."),
+    "testing": (
+        "conquiet.testing",
+        "For the tests of your handlers, tasks, DAGs and jobs, and of your adapters.",
+    ),
+}
+#: What else a page has, as module:name.
+MORE = {
+    "testing": ("airflow_provider_conquiet.testing:DagTestBed", "dagster_conquiet.testing:run_job"),
 }
 #: What the examples of a page have at hand, as the page shows it.
 _CORE = """from sqlalchemy import create_engine, text
@@ -93,6 +101,14 @@ def bill(msg, session):
 orders = DrainSpec(stream="orders", group="billing", handler=bill)
 shipments = TopicDrainSpec(topic="shipments", group="couriers", handler=bill)
 """
+_TESTING = """
+import dagster as dg
+from airflow.sdk import DAG
+
+import dagster_conquiet as dc
+from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
+from conquiet.testing import *
+"""
 _AIRFLOW = """from airflow.sdk import DAG, Asset, AssetWatcher
 from sqlalchemy import text
 
@@ -107,6 +123,7 @@ PREPARATIONS = {
     "spark": _CORE + _MQ + _SPARK,
     "dagster": _DAGSTER,
     "airflow": _AIRFLOW,
+    "testing": _CORE + _TESTING,
 }
 #: Airflow's classes are imported from their modules.
 AIRFLOW = (
@@ -115,9 +132,9 @@ AIRFLOW = (
     "operators.claim_stale:ClaimStaleOperator",
     "operators.enqueue:EnqueueOperator",
     "operators.take:TakeOperator",
+    "operators.take:messages_of",
     "operators.task:TaskOperator",
     "operators.dead_letters:ReplayDeadLettersOperator",
-    "operators.take:TakeOperator",
     "operators.trim:TrimOperator",
     "operators.consumers:PruneConsumersOperator",
     "operators.spark:SparkPublishOperator",
@@ -172,6 +189,9 @@ def public_names(page: str) -> Iterator[PublicName]:
     for name in sorted(import_module(package).__all__, key=lambda one: (not one[0].isupper(), one)):
         if name[0] != "_":
             yield PublicName(package, name)
+    for reference in MORE.get(page, ()):
+        module, _, name = reference.partition(":")
+        yield PublicName(module, name)
 
 
 def reference_page(page: str) -> str:

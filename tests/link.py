@@ -25,6 +25,10 @@ class Link:
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
+    def turn(self, port: int) -> None:
+        """Lead new connections to another server; those that are open stay where they are."""
+        self._server = (self._server[0], port)
+
     def cut(self) -> None:
         """End every connection, and refuse new ones."""
         assert self._listener is not None

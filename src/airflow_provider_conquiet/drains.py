@@ -191,10 +191,8 @@ class TopicDrain(TaskDrain):
         Raises:
             PartitionBusyError: other consumers own every partition.
         """
-        config, limits = self.consumer_config(take_over_from), self.limits
-        arguments = (self.topic, self.group, handler, engine, limits)
-        how: dict[str, Any] = {"inbox": self.inbox, "payload": self.payload}
-        report = drain_topic(*arguments, config=config, until=self.until, **how)
+        config, how = self.consumer_config(take_over_from), (handler, engine, self.limits)
+        report = drain_topic(self.topic, self.group, *how, inbox=self.inbox, config=config, until=self.until)
         if len(report.busy) == len(self.partitions) and not report.read:
             raise PartitionBusyError(self.topic.name, partition=report.busy[0], group=self.group)
         return report
@@ -205,6 +203,7 @@ class TopicDrain(TaskDrain):
             consumer_name=self.task_try.consumer_name,
             retry=self.retry,
             take_over_from=tuple(take_over_from),
+            payload=self.payload,
         )
 
 
@@ -227,5 +226,4 @@ class PartitionDrain(TopicDrain):
     def drain(self, handler: Handler, engine: Engine, take_over_from: list[str]) -> DrainReport:
         """As `TaskDrain.drain`."""
         config, partition = self.consumer_config(take_over_from), (self.topic, self.partition, self.group)
-        how: dict[str, Any] = {"inbox": self.inbox, "payload": self.payload}
-        return drain_partition(*partition, handler, engine, self.limits, config=config, **how)
+        return drain_partition(*partition, handler, engine, self.limits, inbox=self.inbox, config=config)

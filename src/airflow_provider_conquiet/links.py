@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperatorLink
@@ -30,6 +31,15 @@ _SECTIONS = {
     "DrainSensor": "sensors",
     "MessageSensor": "sensors",
 }
+#: The attributes of operators that name what they read or fill, and the view of the page that shows it.
+_VIEWS = {
+    "topic": "topic",
+    "stream": "topic",
+    "to_topic": "topic",
+    "to_stream": "topic",
+    "taken": "topic",
+    "task_queue": "queue",
+}
 _MAINTENANCE = "replaydeadlettersoperator-trimoperator-pruneconsumersoperator"
 
 
@@ -39,12 +49,12 @@ def target_of(operator: BaseOperator) -> str:
     To its topic, stream or queue of tasks on the page, or without the page to the operator's documentation.
     """
     if is_page_enabled():
-        name = getattr(operator, "topic", None) or getattr(operator, "stream", None)
-        if isinstance(name, str) and name:
-            return page_address("topic", name=name)
-        queue = getattr(operator, "task_queue", None)
-        if isinstance(queue, str) and queue:
-            return page_address("queue", name=queue)
+        for attribute, view in _VIEWS.items():
+            name = getattr(operator, attribute, None)
+            if attribute == "taken" and isinstance(name, Mapping):
+                name = name.get("stream")
+            if isinstance(name, str) and name:
+                return page_address(view, name=name)
     return f"{_DOCS}#{_SECTIONS.get(type(operator).__name__, _MAINTENANCE)}"
 
 

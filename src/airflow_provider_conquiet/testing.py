@@ -66,6 +66,12 @@ class DagTestBed:
 
     From the start of a `with` block to its end there is a private server, so that streams may have the names
     that the DAGs give them, and an empty SQLite database.
+
+    Examples:
+        >>> with DAG("close_the_day", schedule=None) as close_the_day:
+        ...     closed = EnqueueOperator(task_id="close", stream="ledger", payload={"day": "today"})
+        >>> def test_the_day_is_closed(dag_test_bed):
+        ...     assert dag_test_bed.run(close_the_day).state == "success"
     """
 
     def __init__(self, engine: Engine | None = None) -> None:

@@ -25,7 +25,7 @@ ConquietError
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,14 @@ class NotReplicatedError(QueueError):
 
     What was added is in the stream, as far as it is known with its `entry_ids`; `None`: nothing was sent. The
     same call made again adds it a second time, unless it has a dedupe id: then it waits once more.
+
+    Examples:
+        >>> careful = StreamWriter(client, "careful", min_replicas=1)
+        >>> try:
+        ...     careful.enqueue({"order_id": 7})
+        ... except NotReplicatedError as error:
+        ...     print(error.confirmed, "of", error.min_replicas)
+        0 of 1
     """
 
     def __init__(
@@ -112,7 +120,18 @@ class NotReplicatedError(QueueError):
 
 @dataclass(frozen=True, slots=True)
 class MalformedEntry:
-    """One entry that cannot become a message, as it came from the server."""
+    """One entry that cannot become a message, as it came from the server.
+
+    Examples:
+        >>> config = QueueConfig("from-elsewhere", "billing", "worker-1")
+        >>> client.xadd("from-elsewhere", {"not": "json"})
+        b'1...-0'
+        >>> try:
+        ...     RedisStreamsQueue(client, config).read(block_ms=100)
+        ... except MalformedEntryError as error:
+        ...     error.entries[0].fields
+        ((b'not', b'json'),)
+    """
 
     id: str
     fields: tuple[tuple[bytes, bytes], ...]
@@ -150,12 +169,16 @@ class MalformedEntryError(QueueError):
         self.messages = tuple(messages)
         first = self.entries[0]
         others = f" and {len(self.entries) - 1} more" if len(self.entries) > 1 else ""
+        named = dict(first.fields)
+        fields = repr(named if len(named) == len(first.fields) else list(first.fields))
+        if len(fields) > 200:
+            fields = f"{fields[:200]}…"
         super().__init__(
             operation,
             stream=stream,
             group=group,
             reason=(
-                f"entry {first.id}{others} is malformed: {first.reason}; fields {_shown(first.fields)}. "
+                f"entry {first.id}{others} is malformed: {first.reason}; fields {fields}. "
                 "It stays pending: ack it by id to drop it, or drain with max_deliveries for a dead letter"
             ),
         )
@@ -218,7 +241,15 @@ class ConsumerBusyError(ConquietError):
 
 
 class LeaseLostError(ConquietError):
-    """Another consumer may own the partition by now; nothing was settled, its messages are redelivered."""
+    """Another consumer may own the partition by now; nothing was settled, its messages are redelivered.
+
+    Examples:
+        >>> limits = DrainLimits(idle_ms=50)
+        >>> try:
+        ...     report = drain_partition(topic, 0, "couriers", ship, engine, limits)
+        ... except LeaseLostError as error:  # it was frozen for longer than lease_ttl_ms
+        ...     print("another consumer goes on with partition", error.partition)
+    """
 
     def __init__(self, *, topic: str, group: str, partition: int, owner: str, epoch: int) -> None:
         self.topic = topic
@@ -233,7 +264,17 @@ class LeaseLostError(ConquietError):
 
 
 class MessageRejectedError(ConquietError):
-    """A handler returned a `Retry` or `DeadLetter` that cannot be carried out; its message stays pending."""
+    """A handler returned a `Retry` or `DeadLetter` that cannot be carried out; its message stays pending.
+
+    Examples:
+        >>> retried = RedisStreamsQueue(client, QueueConfig("retried", "billing", "worker-1"))
+        >>> entry_id = retried.enqueue({"order_id": 7})
+        >>> try:
+        ...     drain(retried, lambda msg, session: Retry(delay_ms=1_000), engine)
+        ... except DrainError as error:
+        ...     isinstance(error.failures[0].error, MessageRejectedError)
+        True
+    """
 
     def __init__(self, entry_id: str, *, stream: str, answer: object) -> None:
         self.entry_id = entry_id
@@ -278,7 +319,17 @@ class DbError(ConquietError):
 
 
 class DatabaseUnavailableError(DbError):
-    """No connection could be opened, or the database refuses to write; the message has not failed."""
+    """No connection could be opened, or the database refuses to write; the message has not failed.
+
+    Examples:
+        >>> waiting = RedisStreamsQueue(client, QueueConfig("waiting", "billing", "worker-1"))
+        >>> entry_id = waiting.enqueue({"order_id": 7})
+        >>> try:
+        ...     drain(waiting, bill, create_engine("postgresql+psycopg://127.0.0.1:1/shop"))
+        ... except DatabaseUnavailableError as error:
+        ...     print("try again later:", error.drain_report.failed, "messages have failed")
+        try again later: 0 messages have failed
+    """
 
 
 class WriteRefusedError(DatabaseUnavailableError):
@@ -337,7 +388,15 @@ class DrainError(ConquietError):
 
 
 class EmbeddedServerError(ConquietError):
-    """The private server is not there: no binary, no start, or no clean stop."""
+    """The private server is not there: no binary, no start, or no clean stop.
+
+    Examples:
+        >>> try:
+        ...     EmbeddedServer(binary="/not/there").start()
+        ... except EmbeddedServerError:
+        ...     print("no server")
+        no server
+    """
 
     def __init__(self, problem: str, *, facts: Mapping[str, object] | None = None) -> None:
         self.facts = dict(facts or {})
@@ -377,6 +436,10 @@ def text_of(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _shown(fields: Sequence[tuple[bytes, bytes]], limit: int = 200) -> str:
-    text = repr(dict(fields) if len(dict(fields)) == len(fields) else list(fields))
-    return text if len(text) <= limit else text[:limit] + "…"
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that led to it; an exception of a user may be its own cause."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

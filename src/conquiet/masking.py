@@ -67,8 +67,9 @@ def mask(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """The `repr` of a value that may contain a password, as a URL or a client does."""
-    return mask(repr(value))
+    """The `repr` of a value, without passwords; of an object that has none of its own, the class."""
+    text = repr(value)
+    return f"a {type(value).__name__}" if text.startswith("<") else mask(text)
 
 
 @contextmanager

@@ -91,7 +91,11 @@ def build_freshness_check(
 def build_lag_growth_check(
     spec: AnySpec, *, max_growth: int, name: str = "lag_growth", **options: Any
 ) -> dg.AssetChecksDefinition:
-    """Fails if more than `max_growth` messages more wait or are pending than when it was evaluated last."""
+    """Fails if more than `max_growth` messages more wait or are pending than when it was evaluated last.
+
+    Examples:
+        >>> check = build_lag_growth_check(orders, max_growth=1_000)
+    """
 
     def check(client: Client, context: dg.AssetCheckExecutionContext) -> _Finding:
         stats = backlog_of(client, spec)
@@ -109,7 +113,11 @@ def build_lag_growth_check(
 def build_dead_letter_check(
     spec: AnySpec, *, max_letters: int = 0, name: str = "dead_letters", **options: Any
 ) -> dg.AssetChecksDefinition:
-    """Fails if there are more than `max_letters` dead letters: only a replay makes them handled again."""
+    """Fails if there are more than `max_letters` dead letters: only a replay makes them handled again.
+
+    Examples:
+        >>> check = build_dead_letter_check(orders)
+    """
 
     def check(client: Client, _context: dg.AssetCheckExecutionContext) -> _Finding:
         count = dead_letter_count(client, spec)

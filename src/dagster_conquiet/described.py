@@ -99,5 +99,5 @@ def names_of(spec: AnySpec) -> dict[str, str]:
 
 
 def tags_of(spec: AnySpec) -> dict[str, str]:
-    """The same as tags of a job, and so of all its runs, whoever starts them."""
+    """The same as tags of a job, and so of all its runs, however they are started."""
     return {f"conquiet/{name}": value for name, value in names_of(spec).items()}

@@ -21,6 +21,10 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
 
     The stream belongs to the asset, or to the partition of the asset. A row is added at least once; a retry
     of the step, or of its run, adds only what its earlier attempts did not.
+
+    Examples:
+        >>> redis_streams = RedisStreamsResource(url=dg.EnvVar("REDIS_URL"))
+        >>> resources = {"io_manager": RedisStreamIOManager(redis_streams=redis_streams, keep="last")}
     """
 
     redis_streams: dg.ResourceDependency[RedisStreamsResource]

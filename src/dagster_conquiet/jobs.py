@@ -77,7 +77,7 @@ def build_claim_stale_schedule(
         >>> schedule = build_claim_stale_schedule(build_claim_stale_job(orders), cron_schedule="*/10 * * * *")
     """
     defaults: dict[str, Any] = {"name": f"{job.name}_schedule", "description": job.description}
-    # A schedule is not told its code location: another one's job of this name has another stream or group.
+    # A schedule does not know its code location: another one's job of this name has another stream or group.
     work = {name: job.tags[name] for name in WORK_TAGS if name in job.tags}
 
     @dg.schedule(job=job, cron_schedule=cron_schedule, default_status=default_status, **(defaults | options))

@@ -8,7 +8,12 @@ from dagster_conquiet.asset_keys import plain_name
 
 
 def topic_partitions(partitions: int) -> dg.StaticPartitionsDefinition:
-    """The keys "0" to one less than the number of the topic's partitions."""
+    """The keys "0" to one less than the number of the topic's partitions.
+
+    Examples:
+        >>> topic_partitions(3).get_partition_keys()
+        ['0', '1', '2']
+    """
     return dg.StaticPartitionsDefinition([str(number) for number in range(partitions)])
 
 

@@ -38,9 +38,13 @@ class _Part:
     partition_key: str | None = None
 
     @property
-    def had_messages(self) -> bool:
-        # One that never had any is not observed: automation would take the first observation for news.
-        return self.waiting.backlog.last_id != "0-0"
+    def state(self) -> list[Any]:
+        """It is observed whenever this changes; of one that never had a message it does not."""
+        backlog = self.waiting.backlog
+        if backlog.last_id == "0-0":
+            # Automation would take the first observation for news.
+            return []
+        return [backlog.last_id, backlog.last_delivered_id, backlog.lag, backlog.pending]
 
     def request(self, group: str, working: Working, last: dg.RunRecord | None) -> dg.RunRequest:
         """The run that drains it, beside the ones that work and after the last one that has finished."""
@@ -51,15 +55,6 @@ class _Part:
             tags={"conquiet/group": group, **self.tags},
             partition_key=self.partition_key,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """What one tick found."""
-
-    #: Observations are recorded whenever this changes.
-    cursor: str
-    parts: list[_Part]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +79,11 @@ class _Rules:
             return f"run {_id_of(last)} failed; the next one for {part.name} is requested in {wait_s:.0f} s"
         return None
 
-    def reason_to_rest(self, spec: AnySpec, parts: Sequence[_Part]) -> str:
-        """Why no run is requested if too few messages wait."""
+    def reason_to_rest(self, spec: AnySpec, parts: Sequence[_Part], *, has_job: bool) -> str:
+        """Why no run is requested if too few messages wait, or if there is no job."""
         count = sum(part.waiting.count or 0 for part in parts)
-        reason = f"{count} messages wait in {spec.source!r} for {spec.group!r}, fewer than {self.min_lag}"
+        why = f"fewer than {self.min_lag}" if has_job else "and this sensor has no job"
+        reason = f"{count} messages wait in {spec.source!r} for {spec.group!r}, {why}"
         if in_flight := sum(part.waiting.in_flight for part in parts):
             names = sorted({name for part in parts for name in part.waiting.live})
             reason += f"; {in_flight} are in flight at {', '.join(names)}"
@@ -100,7 +96,7 @@ class _Rules:
 
 def build_backlog_sensor(
     spec: DrainSpec,
-    job: Any,
+    job: Any = None,
     *,
     min_lag: int = 1,
     max_runs: int = 1,
@@ -115,6 +111,7 @@ def build_backlog_sensor(
     those of `@sensor`, such as `name`, `minimum_interval_seconds` or `default_status`.
 
     Args:
+        job: without one it observes the stream, and requests nothing: for declarative automation.
         min_lag: how many messages must wait; an unknown lag counts as enough.
         max_runs: how many runs and other consumers may drain the stream at once. More than one do not keep
             the order of its messages.
@@ -133,7 +130,7 @@ def build_backlog_sensor(
         stalled_after_s=stalled_after_s,
     )
 
-    def read(client: Client) -> _Seen:
+    def read(client: Client) -> list[_Part]:
         waiting = waiting_in_stream(client, spec)
         backlog = waiting.backlog
         part = _Part(
@@ -143,18 +140,14 @@ def build_backlog_sensor(
             run_key=f"{spec.stream}|{spec.group}|{backlog.last_delivered_id}",
             tags={"conquiet/stream": spec.stream, "conquiet/lag": str(backlog.lag)},
         )
-        return _Seen(
-            cursor=json.dumps([backlog.last_id, backlog.last_delivered_id, backlog.lag, backlog.pending]),
-            parts=[part],
-        )
+        return [part]
 
-    about = f"Requests a run of {job.name!r} while messages of {spec.stream!r} wait for {spec.group!r}."
-    return _build_sensor(spec, job, read, rules, {"description": about} | options)
+    return _build_sensor(spec, job, read, rules, options)
 
 
 def build_topic_backlog_sensor(
     spec: TopicDrainSpec,
-    job: Any,
+    job: Any = None,
     *,
     pause_after_failure_s: float = 60.0,
     stalled_after_s: float = 120.0,
@@ -162,14 +155,17 @@ def build_topic_backlog_sensor(
 ) -> dg.SensorDefinition:
     """Request a run of each partition that has messages and no owner; at most one per partition.
 
-    A message that failed counts from when its next attempt is due: only a run makes that attempt.
+    A message that failed counts from when its next attempt is due: only a run makes that attempt. Without a
+    job the sensor observes the partitions, and adds those that the topic has got.
+
+    Examples:
+        >>> shipped = build_topic_drain_asset(shipments, key="shipped")
+        >>> sensor = build_topic_backlog_sensor(shipments, dg.define_asset_job("ship", [shipped]))
     """
     rules = _Rules(pause_after_failure_s=pause_after_failure_s, stalled_after_s=stalled_after_s)
 
-    def read(client: Client) -> _Seen:
-        found = waiting_in_partitions(client, spec)
-        backlogs = [waiting.backlog for waiting in found.values()]
-        parts = [
+    def read(client: Client) -> list[_Part]:
+        return [
             _Part(
                 waiting=waiting,
                 name=f"partition {number} of {spec.topic!r}",
@@ -181,39 +177,45 @@ def build_topic_backlog_sensor(
                 },
                 partition_key=str(number),
             )
-            for number, waiting in found.items()
+            for number, waiting in waiting_in_partitions(client, spec).items()
             if spec.partitions is None or number < spec.partitions
         ]
-        return _Seen(
-            cursor=json.dumps([[part.last_id, part.lag, part.pending] for part in backlogs]),
-            parts=parts,
-        )
 
-    about = f"Requests runs of {job.name!r} for partitions of {spec.topic!r} that wait for {spec.group!r}."
-    return _build_sensor(spec, job, read, rules, {"description": about} | options)
+    return _build_sensor(spec, job, read, rules, options)
 
 
 def _build_sensor(
-    spec: AnySpec, job: Any, read: Callable[[Client], _Seen], rules: _Rules, options: dict[str, Any]
+    spec: AnySpec, job: Any, read: Callable[[Client], list[_Part]], rules: _Rules, options: dict[str, Any]
 ) -> dg.SensorDefinition:
     def backlog_sensor(context: dg.SensorEvaluationContext, **_same: object) -> dg.SensorResult:
         # A sensor that is called directly, as in a test, is also given its resources by name.
         redis_streams = spec.resources.redis_of(context)
         with redis_streams.connect() as client:
-            seen = read(client)
-        requests, reasons = _requests(context, spec, job.name, seen.parts, rules)
+            parts = read(client)
+        requests, reasons = _requests(context, spec, job.name, parts, rules) if job else ([], [])
+        before, states = _states_in(context.cursor), {part.name: part.state for part in parts}
         link = page_link(spec.source)
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else "; ".join(reasons) or rules.reason_to_rest(spec, seen.parts),
-            cursor=seen.cursor,
-            dynamic_partitions_requests=_new_partitions(context, spec, seen.parts),
-            asset_events=[]
-            if seen.cursor == context.cursor
-            else [_observation(spec, part, link) for part in seen.parts if part.had_messages],
+            skip_reason=None
+            if requests
+            else "; ".join(reasons) or rules.reason_to_rest(spec, parts, has_job=bool(job)),
+            cursor=json.dumps(states),
+            dynamic_partitions_requests=_new_partitions(context, spec, parts),
+            asset_events=[
+                _observation(spec, part, link)
+                for part in parts
+                if part.state and part.state != before.get(part.name)
+            ],
         )
 
-    defaults = {"name": f"backlog__{spec.name}", "tags": tags_of(spec), "metadata": names_of(spec)}
+    does = f"Requests runs of {job.name!r} while messages wait in" if job else "Observes"
+    defaults = {
+        "name": f"backlog__{spec.name}",
+        "description": f"{does} {spec.source!r} for {spec.group!r}.",
+        "tags": tags_of(spec),
+        "metadata": names_of(spec),
+    }
     decorate = dg.sensor(job=job, required_resource_keys={spec.resources.redis}, **(defaults | options))
     return decorate(backlog_sensor)
 
@@ -253,6 +255,15 @@ def _requests(
             )
         requests.append(part.request(spec.group, working, last))
     return requests, reasons
+
+
+def _states_in(cursor: str | None) -> dict[str, Any]:
+    """The state of each part as it was observed last; none in a cursor of an earlier version."""
+    try:
+        states = json.loads(cursor or "{}")
+    except ValueError:
+        return {}
+    return states if isinstance(states, dict) else {}
 
 
 def _observation(spec: AnySpec, part: _Part, link: Metadata) -> dg.AssetObservation:

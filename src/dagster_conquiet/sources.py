@@ -73,7 +73,9 @@ def build_topic_asset(spec: TopicDrainSpec, **options: Any) -> dg.SourceAsset:
                 )
                 context.log_event(observation)
         # What is returned would be observed without metadata.
-        return dg.DataVersionsByPartition({})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", category=dg.BetaWarning)
+            return dg.DataVersionsByPartition({})
 
     defaults = {
         "description": f"The messages of topic {spec.topic!r}, as they came in.",

@@ -23,11 +23,18 @@ from dagster_conquiet.asset_keys import plain_name, stream_asset_key
 from dagster_conquiet.pipes.reader import RedisStreamMessageReader
 from dagster_conquiet.resources import ResourceKeys
 from dagster_conquiet.steps.attempts import Attempt, attempt_of
+from dagster_conquiet.steps.metadata import page_link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkJobSpec:
-    """Which job publishes what to where."""
+    """Which job publishes what to where.
+
+    Examples:
+        >>> spec = SparkJobSpec(to_topic="orders", options={"table": "orders", "in": "database"})
+        >>> spec.destination, spec.reads_database
+        ('orders', True)
+    """
 
     #: The topic; for a plain stream, `to_stream` in `options`.
     to_topic: str | None = None
@@ -63,10 +70,17 @@ def build_spark_asset(
 
     Its metadata are those of the job's report. A retry of the step or of its run publishes nothing twice.
     The URLs of Redis and of the database reach the job by its environment, never by its command line.
+
+    Examples:
+        >>> spec = SparkJobSpec(to_topic="orders", options={"table": "orders", "in": "database"})
+        >>> asset = build_spark_asset(spec, group_name="shop")
     """
     options.setdefault("kinds", {"spark", "redis"})
     options.setdefault("description", f"What Spark's job {spec.job!r} publishes to {spec.destination!r}.")
     options.setdefault("pool", f"conquiet_spark_{plain_name(spec.destination)}")
+    kind = "stream" if spec.to_topic is None else "topic"
+    shown = {kind: spec.destination, **page_link(spec.destination)}
+    options["metadata"] = shown | (options.get("metadata") or {})
     resources = {spec.resources.redis, *({spec.resources.database} if spec.reads_database else ())}
 
     def published(context: dg.AssetExecutionContext) -> Any:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conquiet.arguments import check_name
-from conquiet.tasks.work import Attach
 from dagster_conquiet.asset_keys import plain_name
 from dagster_conquiet.resources import ResourceKeys
+
+if TYPE_CHECKING:
+    # Not imported: `dg` looks at every public name, also where the extra of tasks is not installed.
+    from conquiet.tasks.work import Attach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from typing import Any
 import dagster as dg
 
 from dagster_conquiet.described import KIND_TAGS, KINDS
-from dagster_conquiet.steps.tasks import run_task_in_step
 from dagster_conquiet.task_spec import TaskSpec
 
 AssetKey = dg.AssetKey | str | list[str]
@@ -24,6 +23,8 @@ def build_task_op(spec: TaskSpec, *, name: str | None = None, **options: Any) ->
     Examples:
         >>> op = build_task_op(TaskSpec(task="shop.total"))
     """
+    # Not above: `dg` looks at every public name, also where the extra of tasks is not installed.
+    from dagster_conquiet.steps.tasks import run_task_in_step
 
     words = f"Has task {spec.task!r} done by its workers."
     defaults: dict[str, Any] = {"tags": KIND_TAGS, "description": words}
@@ -54,6 +55,7 @@ def build_task_asset(
     Examples:
         >>> asset = build_task_asset(TaskSpec(task="shop.total"), key="total")
     """
+    from dagster_conquiet.steps.tasks import run_task_in_step
 
     def materialise(context: dg.AssetExecutionContext) -> dg.Output[Any]:
         given = args(context) if callable(args) else args or {}

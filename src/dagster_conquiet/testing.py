@@ -56,6 +56,24 @@ def run_job(
         database: an engine or a URL; an engine's database must be one that another connection can open.
         keys: the names of the two resources, if they are others.
         raise_on_error: raise what a step raised.
+
+    Examples:
+        >>> @dc.drain_asset(dc.DrainSpec(stream="from-dagster", group="billing"))
+        ... def bills(msg, session):
+        ...     bill(msg, session)
+        >>> defs = dg.Definitions(
+        ...     assets=[bills],
+        ...     jobs=[dg.define_asset_job("bill_orders", [bills])],
+        ...     resources={
+        ...         "redis_streams": dc.RedisStreamsResource(url=dg.EnvVar("REDIS_URL")),
+        ...         "database": dc.DatabaseResource(url=dg.EnvVar("DATABASE_URL")),
+        ...     },
+        ... )
+        >>> config = QueueConfig("from-dagster", "billing", "test")
+        >>> with RedisStreamsQueue.from_url(server.url, config) as orders:
+        ...     entry_ids = orders.enqueue_many([{"order_id": 7}, {"order_id": 8}])
+        >>> run_job(defs, "bill_orders", server.url, engine).counts["handled"]
+        2
     """
     names = keys or ResourceKeys()
     database_url = (

@@ -66,6 +66,28 @@ def test_show_says_where_a_message_is(run, topic):
     assert run("show", topic, "no-id").code == 2
 
 
+def test_pending_messages_are_shown_with_what_is_in_them(run, topic, valkey):
+    run("topics", "create", topic)
+    run("enqueue", topic, '{"n": 1}', "--key", "ann")
+    fill(run, topic, 1)
+    stream = f"stream:topic:{topic}:p:0"
+    valkey.xgroup_create(stream, "billing", "0")
+    (_, ((first, _), (second, _))) = valkey.xreadgroup("billing", "worker-1", {stream: ">"})[0]
+    valkey.xdel(stream, second)
+
+    entries = run("pending", topic, "-g", "billing", "--messages", "--json").json["entries"]
+    shown = run("pending", topic, "-g", "billing", "--messages").out
+
+    assert [(one["id"], one["message"] and one["message"]["payload"]) for one in entries] == [
+        (first.decode(), {"n": 1}),
+        (second.decode(), None),
+    ]
+    assert '{"n": 1}' in shown
+    assert "ann" in shown
+    assert "trimmed or deleted" in shown
+    assert "message" not in run("pending", topic, "-g", "billing", "--json").json["entries"][0]
+
+
 def test_tail_prints_new_messages_until_it_is_stopped(run, topic, valkey_url):
     run("topics", "create", topic)
     fill(run, topic, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from conquiet.tasks import DirectoryPayloads
 from conquiet.tasks.keys import GROUP
 from tests.cli import roles, task_roles
 from tests.cli.processes import ended, running
-from tests.eventually import HANG_S
+from tests.eventually import HANG_S, eventually
 from tests.services import REDIS_KINDS, redis_binary, unavailable
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -311,6 +312,23 @@ BEYOND = [
     ("may have others believe", "stream-producer", ["HSET {orders}:once:a 0 1-1"]),
     ("may ack what was not handled", "stream-consumer", ["XACK orders other 1-1"]),
     ("may take what another consumer has", "stream-consumer", ["XCLAIM orders billing thief 0 1-1"]),
+    ("`LASTID` moves a group beyond", "stream-consumer", ["XCLAIM orders billing w 0 1-1 LASTID MAX-MAX"]),
+    (
+        "`LASTID` moves a group beyond",
+        "mq-consumer",
+        ["XCLAIM stream:topic:orders:p:0 billing w 0 1-1 LASTID MAX-MAX"],
+    ),
+    (
+        "the group of a queue of tasks",
+        "task-worker",
+        ["XCLAIM tasks:{orders}:5 workers w 0 1-1 LASTID MAX-MAX"],
+    ),
+    ("one that nobody reads keeps every entry", "stream-consumer", ["XGROUP CREATE orders unread 0-0"]),
+    (
+        "one that nobody reads keeps every entry",
+        "mq-consumer",
+        ["XGROUP CREATE stream:topic:orders:p:0 unread 0-0"],
+    ),
     ("drops what that consumer has pending", "stream-consumer", ["XGROUP DELCONSUMER orders billing w"]),
     (
         "drops what that consumer has pending",
@@ -391,6 +409,25 @@ def test_what_a_role_can_do_beyond_its_work_is_on_the_page(server, everything, w
     with as_user(server, everything, role, LINES[role]) as client:
         for call in calls:
             client.execute_command(*call.replace("MAX", str(2**64 - 1)).split())
+
+
+def test_who_may_run_scripts_may_stop_the_server_as_the_page_says(server, everything):
+    assert "**Who may run scripts, may stop the server.**" in PAGE.read_text()
+    with (
+        as_user(server, everything, "stream-producer", rules_for(everything, "stream-producer")) as client,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        stopped = threads.submit(client.execute_command, "EVAL", "while true do end", 0)
+
+        def is_ended() -> bool:
+            # Before it runs there is nothing to end.
+            with suppress(redis.RedisError):
+                everything.script_kill()
+            return stopped.done()
+
+        eventually(is_ended)
+
+    assert "killed" in str(stopped.exception())
 
 
 def test_a_consumer_that_cannot_add_to_its_partitions_works_where_nothing_is_delayed(server, everything):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conquiet import DrainLimits
-from conquiet.mq import Message, Producer, Topics, drain_topic
+from conquiet.mq import ConsumerConfig, Message, Producer, Topics, drain_topic
 from tests.cli.processes import ended, read_line, running
 from tests.cli.test_drain import drain, fill
 from tests.eventually import HANG_S, eventually
@@ -117,6 +117,10 @@ def test_a_drain_of_a_topic_takes_retry_options(run, topic):
     assert (ran.json["dead_lettered"], ran.json["retried"]) == (3, 0)
 
 
+def at_once(partitions: int) -> ConsumerConfig:
+    return ConsumerConfig(max_partitions=partitions)
+
+
 def test_partitions_are_drained_at_once(run, topic, valkey):
     opened = Topics(valkey).create(topic, partitions=3)
     Producer(valkey).send_many(topic, [Message(payload={"n": n}, partition=n % 3) for n in range(30)])
@@ -128,7 +132,7 @@ def test_partitions_are_drained_at_once(run, topic, valkey):
             together.wait()
         seen.append(msg.payload["n"])
 
-    report = drain_topic(opened, "billing", handle, limits=DrainLimits(idle_ms=20), parallel=3)
+    report = drain_topic(opened, "billing", handle, limits=DrainLimits(idle_ms=20), config=at_once(3))
 
     assert (report.handled, report.busy) == (30, ())
     assert [n for n in seen if n % 3 == 1] == [*range(1, 30, 3)]
@@ -139,8 +143,12 @@ def test_the_limits_are_of_all_partitions_that_are_drained_at_once(run, topic, v
     opened = Topics(valkey).create(topic, partitions=4)
     Producer(valkey).send_many(topic, [Message(payload={"n": n}, partition=n % 4) for n in range(40)])
 
-    report = drain_topic(opened, "a", print, limits=DrainLimits(max_messages=most, idle_ms=20), parallel=4)
-    failing = drain_topic(opened, "b", fails, limits=DrainLimits(max_failures=most, idle_ms=20), parallel=4)
+    report = drain_topic(
+        opened, "a", print, limits=DrainLimits(max_messages=most, idle_ms=20), config=at_once(4)
+    )
+    failing = drain_topic(
+        opened, "b", fails, limits=DrainLimits(max_failures=most, idle_ms=20), config=at_once(4)
+    )
 
     assert (report.handled, report.stopped_by) == (most, "max_messages")
     assert (failing.retried, failing.stopped_by) == (most, "max_failures")
@@ -152,7 +160,7 @@ def test_an_error_that_ends_one_partition_ends_the_drain_with_a_report_of_all(ru
 
     limits = DrainLimits(on_error="raise", idle_ms=20)
     with pytest.raises(ZeroDivisionError) as caught:
-        drain_topic(opened, "billing", fails, limits=limits, parallel=2)
+        drain_topic(opened, "billing", fails, limits=limits, config=at_once(2))
 
     report = vars(caught.value)["drain_report"]
     assert report.topic == topic

@@ -561,7 +561,7 @@ def test_8_1_a_connection_that_drops_in_the_middle_of_a_blocking_read_is_visible
     assert isinstance(raised[0].__cause__, redis.ConnectionError)
 
 
-def test_8_1_a_server_that_is_away_is_a_queue_error_of_the_construction():
+def test_8_1_a_server_that_is_unavailable_is_a_queue_error_of_the_construction():
     with pytest.raises(QueueError) as caught:
         RedisStreamsQueue.from_url("redis://127.0.0.1:1", QueueConfig("orders", GROUP, "worker-1"))
 

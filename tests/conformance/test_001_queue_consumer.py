@@ -11,12 +11,13 @@ from contextlib import suppress
 
 import pytest
 import redis
-from sqlalchemy import event, func, insert, select
+from sqlalchemy import Engine, event, func, insert, select
 
 from conquiet import DbError, DbSession, Inbox, QueueConsumer, QueueError, install_signal_handlers
 from conquiet.consume.handling import MessageHandling
 from tests.conftest import effects
 from tests.eventually import HANG_S, eventually
+from tests.with_databases.consuming import as_async, async_engine_of
 
 GROUP = "billing"
 
@@ -32,6 +33,19 @@ def write_effect(msg, session) -> None:
 
 def pending(client: redis.Redis, stream: str) -> int:
     return client.xpending(stream, GROUP)["pending"]
+
+
+@pytest.fixture(params=["plain", "asyncio"])
+def run(request, engine):
+    """`QueueConsumer.run` into the engine's database, with the handler as it is, or as an `async def` one."""
+
+    def call(consumer, handler) -> None:
+        consumer.run(handler=handler, engine=engine)
+
+    def call_async(consumer, handler) -> None:
+        consumer.run(handler=as_async(handler), engine=async_engine_of(engine))
+
+    return call if request.param == "plain" else call_async
 
 
 @pytest.fixture
@@ -52,7 +66,7 @@ def sent(monkeypatch) -> list[str]:
 # 1.1 The loop
 
 
-def test_1_1_the_order_is_read_open_handle_commit_ack(make_queue, engine, client, stream):
+def test_1_1_the_order_is_read_open_handle_commit_ack(make_queue, engine, run, client, stream):
     queue = make_queue()
     queue.enqueue({"n": 1})
     consumer = QueueConsumer(queue)
@@ -64,31 +78,39 @@ def test_1_1_the_order_is_read_open_handle_commit_ack(make_queue, engine, client
         write_effect(msg, session)
         consumer.stop()
 
-    consumer.run(handler=handler, engine=engine)
+    run(consumer, handler)
 
     assert seen == [("pending while handled", 1), ("rows while handled", 0)]
     assert (pending(client, stream), rows(engine)) == (0, 1)
 
 
-def test_1_1_nothing_is_acked_before_its_commit(make_queue, engine, client, stream):
+def test_1_1_nothing_is_acked_before_its_commit(make_queue, engine, run, client, stream):
     queue = make_queue()
     queue.enqueue_many([{"n": n} for n in range(5)])
     consumer = QueueConsumer(queue)
     pending_at_commit = []
-    event.listen(engine, "commit", lambda _connection: pending_at_commit.append(pending(client, stream)))
+
+    def note(_connection) -> None:
+        pending_at_commit.append(pending(client, stream))
 
     def handler(msg, session):
         write_effect(msg, session)
         if msg.payload["n"] == 4:
             consumer.stop()
 
-    consumer.run(handler=handler, engine=engine)
+    event.listen(Engine, "commit", note)
+    try:
+        run(consumer, handler)
+    finally:
+        event.remove(Engine, "commit", note)
 
     assert pending_at_commit == [1] * 5
     assert pending(client, stream) == 0
 
 
-def test_1_1_a_user_exception_leaves_the_loop_and_the_message_pending(make_queue, engine, client, stream):
+def test_1_1_a_user_exception_leaves_the_loop_and_the_message_pending(
+    make_queue, engine, run, client, stream
+):
     queue = make_queue()
     queue.enqueue_many([{"n": n} for n in range(3)])
 
@@ -97,12 +119,12 @@ def test_1_1_a_user_exception_leaves_the_loop_and_the_message_pending(make_queue
         raise ZeroDivisionError("from the handler")
 
     with pytest.raises(ZeroDivisionError, match="from the handler"):
-        QueueConsumer(queue).run(handler=handler, engine=engine)
+        run(QueueConsumer(queue), handler)
 
     assert (pending(client, stream), rows(engine)) == (1, 0)
 
 
-def test_1_1_the_loop_never_retries_a_message(make_queue, engine):
+def test_1_1_the_loop_never_retries_a_message(make_queue, run):
     queue = make_queue()
     queue.enqueue({"n": 1})
     calls = []
@@ -115,12 +137,12 @@ def test_1_1_the_loop_never_retries_a_message(make_queue, engine):
         consumer = QueueConsumer(queue)
         threading.Timer(0.3, consumer.stop).start()
         with suppress(ValueError):
-            consumer.run(handler=handler, engine=engine)
+            run(consumer, handler)
 
     assert len(calls) == 1
 
 
-def test_1_1_a_message_whose_commit_fails_is_not_acked(make_queue, engine, client, stream):
+def test_1_1_a_message_whose_commit_fails_is_not_acked(make_queue, engine, run, client, stream):
     queue = make_queue()
     queue.enqueue({"n": 1})
 
@@ -129,7 +151,7 @@ def test_1_1_a_message_whose_commit_fails_is_not_acked(make_queue, engine, clien
         session.connection.rollback()
 
     with pytest.raises(DbError):
-        QueueConsumer(queue).run(handler=handler, engine=engine)
+        run(QueueConsumer(queue), handler)
 
     assert (pending(client, stream), rows(engine)) == (1, 0)
 
@@ -204,7 +226,7 @@ def test_4_nothing_is_acked_by_iterating(make_queue, client, stream):
     assert pending(client, stream) == 3
 
 
-def test_4_at_most_one_message_is_held_at_a_time(make_queue, engine, client, stream):
+def test_4_at_most_one_message_is_held_at_a_time(make_queue, run, client, stream):
     queue = make_queue()
     queue.enqueue_many([{"n": n} for n in range(5)])
     consumer = QueueConsumer(queue)
@@ -215,7 +237,7 @@ def test_4_at_most_one_message_is_held_at_a_time(make_queue, engine, client, str
         if msg.payload["n"] == 4:
             consumer.stop()
 
-    consumer.run(handler=handler, engine=engine)
+    run(consumer, handler)
 
     assert held == [1] * 5
 
@@ -252,7 +274,7 @@ def test_5_1_after_stop_no_new_read_is_begun(make_queue, sent):
 
 
 def test_5_1_a_message_in_flight_at_stop_is_handled_and_acked_and_the_next_one_is_not_read(
-    make_queue, engine, client, stream
+    make_queue, engine, run, client, stream
 ):
     queue = make_queue()
     queue.enqueue_many([{"n": n} for n in range(2)])
@@ -262,20 +284,20 @@ def test_5_1_a_message_in_flight_at_stop_is_handled_and_acked_and_the_next_one_i
         consumer.stop()
         write_effect(msg, session)
 
-    consumer.run(handler=handler, engine=engine)
+    run(consumer, handler)
 
     assert (pending(client, stream), rows(engine)) == (0, 1)
     assert queue.backlog_stats().lag == 1
 
 
-def test_5_1_a_message_that_arrives_while_stop_is_called_is_handled_or_stays_undelivered(make_queue, engine):
+def test_5_1_a_message_that_arrives_while_stop_is_called_is_handled_or_stays_undelivered(
+    make_queue, engine, run
+):
     for _ in range(20):
         queue = make_queue(block_ms=2_000)
         consumer = QueueConsumer(queue)
         before = rows(engine)
-        worker = threading.Thread(
-            target=consumer.run, kwargs={"handler": write_effect, "engine": engine}, daemon=True
-        )
+        worker = threading.Thread(target=run, args=(consumer, write_effect), daemon=True)
         worker.start()
         sender = threading.Thread(target=queue.enqueue, args=({"n": 1},))
         sender.start()
@@ -291,12 +313,12 @@ def test_5_1_a_message_that_arrives_while_stop_is_called_is_handled_or_stays_und
             queue.ack(msg)
 
 
-def test_5_1_stop_may_be_called_from_a_signal_handler(make_queue, engine):
+def test_5_1_stop_may_be_called_from_a_signal_handler(make_queue, run):
     consumer = QueueConsumer(make_queue())
     restore = install_signal_handlers(consumer, [signal.SIGTERM])
     threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
 
-    consumer.run(handler=write_effect, engine=engine)
+    run(consumer, write_effect)
 
     restore()
     assert consumer.is_stopping
@@ -420,7 +442,7 @@ def test_8_ack_is_explicit_and_settles_the_message(make_queue, client, stream):
 # 9 Error propagation
 
 
-def test_9_1_an_ack_that_fails_in_the_loop_is_visible_and_ends_it(make_queue, engine, client, stream):
+def test_9_1_an_ack_that_fails_in_the_loop_is_visible_and_ends_it(make_queue, engine, run, client, stream):
     queue = make_queue()
     queue.enqueue_many([{"n": n} for n in range(2)])
     handled = []
@@ -432,14 +454,14 @@ def test_9_1_an_ack_that_fails_in_the_loop_is_visible_and_ends_it(make_queue, en
         client.set(stream, "not a stream")
 
     with pytest.raises(QueueError, match=r"XACK .*WRONGTYPE"):
-        QueueConsumer(queue).run(handler=handler, engine=engine)
+        run(QueueConsumer(queue), handler)
 
     assert len(handled) == 1
     assert rows(engine) == 1
 
 
 def test_9_1_a_read_that_fails_in_the_loop_is_visible_and_the_ack_before_it_counts(
-    make_queue, engine, client, stream
+    make_queue, engine, run, client, stream
 ):
     queue = make_queue()
     queue.enqueue({"n": 1})
@@ -449,7 +471,7 @@ def test_9_1_a_read_that_fails_in_the_loop_is_visible_and_the_ack_before_it_coun
         client.xgroup_destroy(stream, GROUP)
 
     with pytest.raises(QueueError, match="NOGROUP"):
-        QueueConsumer(queue).run(handler=handler, engine=engine)
+        run(QueueConsumer(queue), handler)
 
     assert rows(engine) == 1
 
@@ -457,7 +479,7 @@ def test_9_1_a_read_that_fails_in_the_loop_is_visible_and_the_ack_before_it_coun
 # 10 Recovery
 
 
-def test_10_2_the_loop_reads_new_messages_only(make_queue, engine, client, stream, sent):
+def test_10_2_the_loop_reads_new_messages_only(make_queue, run, client, stream, sent):
     queue = make_queue()
     stale_id = queue.enqueue({"n": "stale"})
     make_queue("crashed").read(50)
@@ -471,7 +493,7 @@ def test_10_2_the_loop_reads_new_messages_only(make_queue, engine, client, strea
         seen.append(msg.payload["n"])
         threading.Timer(0.2, consumer.stop).start()
 
-    consumer.run(handler=handler, engine=engine)
+    run(consumer, handler)
 
     assert seen == ["new"]
     assert set(sent) == {"XREADGROUP", "XACK"}
@@ -521,7 +543,7 @@ def test_11_a_message_redelivered_after_its_commit_is_handled_once_only_with_an_
 # 12 Observability
 
 
-def test_12_1_the_loop_asks_redis_nothing_but_reads_and_acks(make_queue, engine, client, stream):
+def test_12_1_the_loop_asks_redis_nothing_but_reads_and_acks(make_queue, run, client, stream):
     queue = make_queue()
     queue.enqueue_many([{"n": n} for n in range(3)])
     consumer = QueueConsumer(queue)
@@ -531,7 +553,7 @@ def test_12_1_the_loop_asks_redis_nothing_but_reads_and_acks(make_queue, engine,
         if msg.payload["n"] == 2:
             consumer.stop()
 
-    consumer.run(handler=handler, engine=engine)
+    run(consumer, handler)
 
     used = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
     assert used <= {

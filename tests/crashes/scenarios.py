@@ -70,7 +70,7 @@ def three_stale_of_which_two_committed(site: Site) -> None:
     _make_stale(site, [msg.id for msg in read])
 
 
-def three_stale_of_which_two_committed_are_worn_out(site: Site) -> None:
+def three_stale_of_which_two_committed_are_over_max_deliveries(site: Site) -> None:
     """As above, and the two that are committed were delivered too often."""
     three_stale_of_which_two_committed(site)
     _make_stale(site, site.entry_ids()[:2], deliveries=_MAX_DELIVERIES)
@@ -241,8 +241,8 @@ SCENARIOS = {
     "drain_stale_inbox": Scenario(
         prepare=three_stale_of_which_two_committed, run=drain_the_stale, has_inbox=True
     ),
-    "drain_stale_worn_out": Scenario(
-        prepare=three_stale_of_which_two_committed_are_worn_out,
+    "drain_stale_over_max_deliveries": Scenario(
+        prepare=three_stale_of_which_two_committed_are_over_max_deliveries,
         run=drain_the_stale,
         has_inbox=True,
         max_deliveries=_MAX_DELIVERIES,
@@ -259,7 +259,7 @@ ASYNC_SCENARIOS = {
     for name in (
         *("run", "run_inbox", "drain", "drain_inbox", "drain_concurrent", "drain_concurrent_inbox"),
         *("drain_concurrent_continue", "drain_batches_inbox", "drain_failing_batch", "drain_handler_fails"),
-        *("drain_continue", "drain_stale_inbox", "drain_stale_worn_out", "handler_with_outbox"),
+        *("drain_continue", "drain_stale_inbox", "drain_stale_over_max_deliveries", "handler_with_outbox"),
     )
 }
 SCENARIOS |= ASYNC_SCENARIOS

@@ -97,7 +97,7 @@ def test_no_crash_point_of_drain_stale_with_an_inbox_repeats_an_effect(explore: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_crash_point_of_drain_stale_dead_letters_what_is_committed(explore: Explore, kind: str):
-    exploration = explore(f"drain_stale_worn_out{kind}")
+    exploration = explore(f"drain_stale_over_max_deliveries{kind}")
 
     assert_kept(exploration, points=15)
 

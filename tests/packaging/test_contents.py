@@ -22,7 +22,7 @@ home.choose()
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("conquiet", "airflow_provider_conquiet", "dagster_conquiet", "pyspark_redis_stream")
-#: Bytes; code and the page's templates, without dependencies. Figures or pictures in it would pass this at once.
+#: Bytes; code and the templates of the page, without dependencies. Figures or pictures would not fit.
 SMALL = 1_200_000
 
 

@@ -56,5 +56,6 @@ while (walker.nextNode()) {
   const isLarge = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && Number(style.fontWeight) >= 700);
   if (ratio < (isLarge ? 3 : 4.5)) problems.push("contrast " + ratio.toFixed(2) + ": " + short(one));
 }
-if (document.documentElement.scrollWidth > window.innerWidth + 1) problems.push("wider than the screen: " + document.documentElement.scrollWidth);
+// Not innerWidth: a phone shows what is too wide smaller.
+if (document.documentElement.scrollWidth > document.documentElement.clientWidth + 1) problems.push("wider than the screen: " + document.documentElement.scrollWidth);
 return Array.from(new Set(problems));

@@ -6,6 +6,7 @@ commands that the server ran for the view, and which of them took longest.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -15,9 +16,10 @@ from typing import Any
 from conquiet import EmbeddedServer
 from conquiet.mq import ConsumerConfig, Producer, RetryPolicy, Topics, drain_partition
 from conquiet.queue import open_client
+from conquiet.tasks.keys import QueueKeys
 from tests.page.served import Served, serving
 
-TOPIC, GROUP, PENDING = "big", "billing", "pending"
+TOPIC, GROUP, PENDING, QUEUE = "big", "billing", "pending", "mail"
 #: Commands that are not the view's: of the connection, of the sampler's rounds, of looking.
 _NOT_COUNTED = {"info", "hello", "auth", "client|setinfo", "config|resetstat", "scan", "config|get"}
 
@@ -40,6 +42,12 @@ VIEWS = {
     "replay all, dry run": f"/act/replay?name={TOPIC}",
     "purge all, dry run": f"/act/purge?name={TOPIC}",
     "consumers": f"/consumers?name={PENDING}",
+    "tail": f"/tail?name={PENDING}",
+    "delayed": f"/delayed?name={TOPIC}",
+    "queue": f"/queue?name={QUEUE}",
+    "queue, dead letters": f"/queue?name={QUEUE}&where=dead_lettered",
+    "task without a letter": f"/task?queue={QUEUE}&id=1000-1",
+    "retry all, dry run": f"/act/retry-tasks?queue={QUEUE}",
     "workers": "/workers",
     "schedules": "/schedules",
     "audit": "/audit",
@@ -53,6 +61,7 @@ def fill(client: Any, *, topics: int, pending: int, letters: int) -> None:
         registry.create(f"topic-{number:05}")
     _fill_pending(client, pending)
     _fill_letters(client, letters)
+    _fill_task_letters(client, letters)
 
 
 def _fill_pending(client: Any, count: int) -> None:
@@ -91,6 +100,22 @@ def _fill_letters(client: Any, count: int) -> None:
         pipeline = client.pipeline(transaction=False)
         for number in range(start, min(start + 5_000, count - len(real))):
             pipeline.execute_command("XADD", key, "*", "data", real[number % len(real)])
+        pipeline.execute()
+
+
+def _fill_task_letters(client: Any, count: int) -> None:
+    keys = QueueKeys("tasks", QUEUE)
+    client.sadd("tasks:queues", QUEUE)
+    for start in range(0, count, 5_000):
+        pipeline = client.pipeline(transaction=False)
+        for number in range(start, min(start + 5_000, count)):
+            letter: dict[str, Any] = {
+                "originalMessageId": f"1000-{number + 2}",
+                "errorType": "shop.NoStock",
+                "errorMessage": "none",
+            }
+            letter |= {"envelope": {"name": "shop.send", "args": {"to": "ann"}}, "attempts": 3}
+            pipeline.xadd(keys.dead_letters, {"data": json.dumps(letter)})
         pipeline.execute()
 
 

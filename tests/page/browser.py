@@ -63,13 +63,22 @@ class Browser:
     def find_all(self, selector: str) -> list[Any]:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
+    def shown(self, selector: str) -> str | None:
+        """The text of the first one, read in one step: an update may replace it at any moment."""
+        script = "const one = document.querySelector(arguments[0]); return one && one.textContent.trim()"
+        return self.driver.execute_script(script, selector)
+
+    def count(self, selector: str) -> int:
+        """How many there are, in one step."""
+        return self.driver.execute_script("return document.querySelectorAll(arguments[0]).length", selector)
+
     def link(self, text: str) -> Any:
         return self.driver.find_element(By.PARTIAL_LINK_TEXT, text)
 
     @property
     def text(self) -> str:
         """What a user sees."""
-        return self.find("body").text
+        return self.driver.execute_script("return document.body.innerText")
 
     @property
     def title(self) -> str:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
+import uvicorn
 
+from conquiet.page import PageSettings, Site, User, build_page
+from conquiet.page.identity import LoginCookie, Signer
+from conquiet.page.logins import TokenGate
+from conquiet.tasks import TaskApp
 from tests.cli.processes import read_line, running
 
 #: The app of the shop: its tasks say into which queue they go.
@@ -40,6 +48,25 @@ class Served:
     def anonymous(self) -> httpx.Client:
         """A client that has not."""
         return httpx.Client(base_url=self.url, timeout=60)
+
+
+@contextmanager
+def serving_here(url: str, settings: PageSettings, open_app: Callable[[], TaskApp]) -> Iterator[Served]:
+    """The same page in a thread of this process, which begins at once."""
+    token = secrets.token_urlsafe(16)
+    gate = TokenGate(LoginCookie(Signer(settings.secret)), {token: User("operator", "operator")})
+    app = build_page(Site(lambda: url, settings, open_app), gate)
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
+        thread.start()
+        address = f"http://127.0.0.1:{opened.getsockname()[1]}"
+        try:
+            yield Served(address, f"{address}/?token={token}")
+        finally:
+            app.state.end_streams()
+            server.should_exit = True
+            thread.join()
 
 
 @contextmanager

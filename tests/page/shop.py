@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue, StreamWriter
 from conquiet.mq import ConsumerConfig, DeadLetter, Producer, RetryPolicy, Topics, drain_partition
 from conquiet.tasks import TaskApp, chain, chord, group
+from conquiet.tasks.keys import QueueKeys
 from conquiet.tasks.worker import Worker, WorkerConfig
 from tests.eventually import eventually
 from tests.page.shop_tasks import SCRIPT, NoStockError, declare
@@ -31,6 +33,7 @@ class Shop:
     stream: str = "clicks"
     hostile: str = "hostile"
     queue: str = "mail"
+    hostile_queue: str = f"queue {SCRIPT}"
 
 
 def open_shop(client: Any, url: str) -> Shop:
@@ -41,6 +44,7 @@ def open_shop(client: Any, url: str) -> Shop:
     _click(shop)
     _send_hostile(shop)
     _fill_queue(shop)
+    _fill_hostile_queue(shop)
     return shop
 
 
@@ -92,6 +96,23 @@ def _send_hostile(shop: Shop) -> None:
 
     drain_partition(topic, 0, "g", give_up, limits=DrainLimits(idle_ms=20, max_messages=3))
     StreamWriter(shop.client, f"stream {SCRIPT}").enqueue({"n": 1})
+    stream = topic.keys.stream(0)
+    shop.client.xgroup_create(stream, f"group {SCRIPT}", "0")
+    shop.client.xreadgroup(f"group {SCRIPT}", f"consumer {QUOTES}", {stream: ">"}, count=2)
+
+
+def _fill_hostile_queue(shop: Shop) -> None:
+    """A queue and a task with names that another program gave them."""
+    keys = QueueKeys("tasks", shop.hostile_queue)
+    shop.client.sadd("tasks:queues", shop.hostile_queue)
+    letter: dict[str, Any] = {
+        "originalMessageId": "1000-1",
+        "errorType": SCRIPT,
+        "errorMessage": IMAGE,
+        "traceback": QUOTES,
+    }
+    letter["envelope"] = {"name": SCRIPT, "args": {IMAGE: QUOTES}}
+    shop.client.xadd(keys.dead_letters, {"data": json.dumps(letter)})
 
 
 def app_of(shop: Shop) -> TaskApp:

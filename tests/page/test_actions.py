@@ -11,11 +11,12 @@ import pytest
 from conquiet import EmbeddedServer
 from conquiet.mq import DeadLetters, MqAdmin, Producer, Topics
 from conquiet.operations import AuditLog
+from conquiet.page import PageSettings
 from conquiet.page.actions.jobs import Done, Jobs, TooManyJobsError
 from conquiet.queue import open_client
 from tests.eventually import eventually
 from tests.page.forms import fields_of
-from tests.page.served import APP, serving
+from tests.page.served import APP, serving, serving_here
 from tests.page.shop import app_of, drain_orders, open_shop, send_orders
 
 
@@ -28,7 +29,7 @@ def shop():
 
 @pytest.fixture
 def page(shop):
-    with serving(shop.url, "--app", APP) as served:
+    with serving_here(shop.url, PageSettings(secret="s" * 32, app=APP), lambda: app_of(shop)) as served:
         yield served
 
 
@@ -92,8 +93,57 @@ def test_replay_with_a_rate_runs_behind_the_page_and_can_be_stopped(operator, sh
     operator.post("/stop-job", data={"job": job, "form_token": token})
     eventually(lambda: AuditLog(shop.client).last(1)[0].outcome == "stopped")
 
-    last = AuditLog(shop.client).last(1)[0]
+    last, stopped = AuditLog(shop.client).last(2)
     assert (last.count, letters(shop).count()) == (1, 2)
+    assert (stopped.action, stopped.user) == ("stop", "operator")
+    assert "Replay all dead letters of orders" in stopped.detail
+
+
+def test_a_second_click_runs_nothing_twice(operator, shop):
+    with app_of(shop) as app:
+        before = app.control.queue(shop.queue).queued
+        question, _ = ask(operator, "run-schedule", name="nightly")
+        first, second = (confirm(operator, "run-schedule", question) for _ in range(2))
+        assert app.control.queue(shop.queue).queued == before + 1
+        confirm(operator, "run-schedule", ask(operator, "run-schedule", name="nightly")[0])
+        assert app.control.queue(shop.queue).queued == before + 2
+
+    assert "Enqueued" in first
+    assert "Enqueued" in second
+
+
+@pytest.mark.parametrize("address", ["replay?name=orders", "purge?name=orders", "cancel-delayed?name=orders"])
+def test_nothing_chosen_is_never_all(address, operator):
+    answer = operator.get(f"/act/{address}&chosen=1")
+
+    assert answer.status_code == 400
+    assert "choose at least one row" in answer.text
+
+
+def test_nothing_chosen_of_a_queue_is_never_all(operator, shop):
+    status = [
+        operator.get(f"/act/{action}?queue={shop.queue}&chosen=1").status_code
+        for action in ("retry-tasks", "purge-tasks", "revoke")
+    ]
+
+    assert status == [400, 400, 400]
+    assert operator.get("/act/stop-workers").status_code == 400
+
+
+def test_a_dry_run_of_tasks_says_how_many_there_are(operator, shop):
+    with app_of(shop) as app:
+        done = next(one for one in app.control.tasks(shop.queue, "ended").tasks if one.state == "succeeded")
+    gone, _ = ask(operator, "retry-tasks", queue=shop.queue, id="1-1")
+    ended, _ = ask(operator, "revoke", queue=shop.queue, id=done.id)
+
+    no_worker, _ = ask(operator, "stop-workers", worker="nobody")
+
+    assert operator.get("/act/enable-schedule?name=nowhere").status_code == 404
+    assert "0 of 1 are alive" in no_worker
+    assert "0 tasks would be enqueued again" in gone
+    assert "1 are not there any more" in gone
+    assert "0 would not run" in ended
+    assert "1 have ended" in ended
 
 
 def test_a_replay_that_cannot_be_says_why_and_changes_nothing(operator, shop):

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import html
+import json
 import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import redis
@@ -11,9 +19,13 @@ import redis
 from conquiet import EmbeddedServer
 from conquiet.mq import MessageBrowser, MqAdmin
 from conquiet.page.application import VIEWS
+from conquiet.page.catalogue import Subject
 from conquiet.page.charts import Series, chart_of
 from conquiet.page.masks import FieldMask, visible
+from conquiet.page.rows import Rows
 from conquiet.queue import open_client
+from conquiet.tasks.control.workers import WorkerDescription
+from conquiet.tasks.keys import workers_key
 from tests.eventually import eventually
 from tests.page.served import serving
 from tests.page.shop import HOSTILE, app_of, open_shop, send_orders
@@ -48,6 +60,8 @@ def addresses(shop) -> list[str]:
         *(f"/queue?name={shop.queue}&where={where}" for where in ("dead_lettered", "ended")),
         f"/task?queue={shop.queue}&id={letter.id}",
         f"/task?queue={shop.queue}&id={queued.id}",
+        f"/queue?{urlencode({'name': shop.hostile_queue, 'where': 'dead_lettered'})}",
+        f"/task?{urlencode({'queue': shop.hostile_queue, 'id': '1000-1'})}",
         "/workers",
         "/schedules",
         "/schedule?name=nightly",
@@ -82,6 +96,18 @@ def test_hostile_payloads_are_shown_as_they_are(operator, shop):
         assert shown in text or shown.replace('"', '\\"') in text
 
 
+def test_a_worker_with_a_hostile_name_is_text(operator, shop):
+    worker = WorkerDescription(
+        name=SCRIPT, queues=(SCRIPT,), pool=SCRIPT, concurrency=1, host=SCRIPT, started_at=SCRIPT
+    )
+    shop.client.zadd(workers_key("tasks"), {worker.encode(): 2**50})
+    page = operator.get("/workers").text
+    shop.client.zrem(workers_key("tasks"), worker.encode())
+
+    assert SCRIPT not in page
+    assert html.unescape(page).count(SCRIPT) >= 5
+
+
 def test_a_letter_has_its_error_its_payload_and_its_traceback(operator, shop):
     listed = operator.get("/letters", params={"name": shop.topic}).text
     address = html.unescape(re.findall(r'href="(/letter\?[^"]+)"', listed)[0])
@@ -97,7 +123,7 @@ def test_the_numbers_are_those_of_the_library(operator, shop):
     (group,) = MqAdmin(shop.client).groups(shop.stream)
     page = operator.get("/topic", params={"name": shop.stream}).text
 
-    assert re.search(rf"<dt>Lag</dt><dd>{group.lag}</dd>", page)
+    assert re.search(rf"<dt>Lag</dt><dd><a [^>]*>{group.lag}</a>", page)
     assert re.search(rf"<dt>Pending</dt><dd><a [^>]*>{group.pending}</a>", page)
     assert (group.lag, group.pending) == (7, 4)
 
@@ -135,6 +161,8 @@ def test_search_by_key_time_text_and_id(operator, shop):
         ("/letter?name=orders&id=1-1", 404),
         ("/schedule?name=nowhere", 404),
         ("/queue?name=mail&where=somewhere", 400),
+        ("/audit?before=x", 400),
+        ("/task?queue=mail&id=1-1&letter=x", 400),
         ("/?page=0", 400),
         (f"/?q={'x' * 3000}", 400),
         ("/etc/passwd", 404),
@@ -146,6 +174,114 @@ def test_what_is_not_there_is_said_in_a_sentence(operator, address, status):
 
     assert answer.status_code == status
     assert "Traceback" not in answer.text
+
+
+def test_what_json_can_have_and_html_cannot_is_shown(operator, shop):
+    """Nothing of the payload can keep its view, or that of the others, from being shown."""
+    deep = "[" * 900 + "]" * 900
+    hostile = [
+        '{"a":"\\ud800"}',
+        '{"\\udfff":[1]}',
+        f'{{"a":{deep}}}',
+        "[" * 200_000,
+        '{"a":1e999}',
+        '{"a":"\\u0000"}',
+    ]
+    for text in hostile:
+        envelope = f'{{"id":"x","payload":{text},"key":"\\ud800","headers":{{"h":"\\udc00"}}}}'
+        for data in (text, envelope):
+            shop.client.xadd("odd", {"data": data})
+    shop.client.xadd("odd", {b"\xff": b"\xfe", "other": "1"})
+    shop.client.xadd("{odd}:dlq", {"data": '{"errorType":"\\ud800","group":"\\ud800","payload":1}'})
+    shop.client.xgroup_create("odd", "\\xff", "0")
+    ids = [entry_id.decode() for entry_id, _ in shop.client.xrange("odd")]
+    (letter,) = [entry_id.decode() for entry_id, _ in shop.client.xrange("{odd}:dlq")]
+
+    asked = [f"/{view}?name=odd" for view in ("topic", "messages", "letters", "consumers", "tail")]
+    asked += [f"/message?name=odd&id={one}" for one in ids] + [f"/letter?name=odd&id={letter}"]
+    status = {address: operator.get(address).status_code for address in asked}
+
+    assert {address: one for address, one in status.items() if one != 200} == {}
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/?path=x", "/messages?name=orders&path=x&limit=1", "/letters?name=orders&self=x", "/?page=10000"],
+)
+def test_a_parameter_that_is_not_ours_breaks_nothing(operator, address):
+    answer = operator.get(address)
+
+    assert answer.status_code == 200
+    assert "There is no topic, stream or queue" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "bound", ["since=99999999999999999999999", "until=0001-01-01", "since=99999999999999999999-1"]
+)
+def test_a_time_that_no_stream_has_is_the_users_mistake(operator, bound):
+    assert operator.get(f"/messages?name=orders&{bound}").status_code == 400
+
+
+def test_rows_of_a_slow_server_have_their_turn_one_after_the_other(shop, monkeypatch):
+    monkeypatch.setattr("conquiet.page.rows._READ_S", 0.0)
+    names = [f"turn-{number}" for number in range(5)]
+    for name in names:
+        shop.client.xadd(name, {"data": "{}"})
+    subjects, rows = [Subject(name, "stream") for name in names], Rows("tasks")
+
+    known = [
+        sum(row.level is not None for row in rows.read(shop.client, subjects, dict.fromkeys(subjects)))
+        for _ in range(6)
+    ]
+
+    assert known == [1, 2, 3, 4, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("reply", "shown"),
+    [
+        (
+            {"data": {"result": [{"metric": {"group": "g"}, "values": [[1, "NaN"], [2, "3"], [3, "4"]]}]}},
+            "lag",
+        ),
+        ({"data": {"result": 7}}, "does not answer as expected"),
+        ([], "does not answer as expected"),
+        (None, "does not answer as expected"),
+    ],
+)
+def test_whatever_prometheus_answers_the_view_is_shown(shop, reply, shown):
+    with (
+        prometheus(reply) as url,
+        serving(shop.url, CONQUIET_PAGE_PROMETHEUS_URL=url) as page,
+        page.client() as operator,
+    ):
+        answer = operator.get("/topic", params={"name": shop.topic})
+
+    assert answer.status_code == 200
+    assert shown in answer.text
+    assert "nan" not in answer.text
+
+
+@contextmanager
+def prometheus(reply: object) -> Iterator[str]:
+    """A server that answers every query with this, and with nothing at all if it is `None`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if reply is not None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(json.dumps(reply).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 def test_masked_fields_are_nowhere(shop):
@@ -196,6 +332,52 @@ def test_new_messages_are_sent_as_they_are_added(page, shop):
         assert any(newest.id in line for line in lines)
 
 
+def test_a_browser_that_comes_again_gets_more_of_the_last_messages(page, shop):
+    """It had some, and leaves out those that it knows."""
+    send_orders(shop, 60)
+
+    def rows(**how: Any) -> int:
+        with page.client() as operator, operator.stream("GET", "/tail/events?name=orders", **how) as events:
+            found = 0
+            for line in events.iter_lines():
+                found += line.startswith("event: message")
+                if line.startswith(": alive"):
+                    return found
+        return 0
+
+    there = MqAdmin(shop.client).topic(shop.topic).length
+    assert (rows(), rows(headers={"last-event-id": "1-1@0"})) == (20, min(there, 100))
+
+
+def test_more_messages_than_people_can_read_do_not_keep_the_page_busy(page, shop):
+    done = threading.Event()
+
+    def send() -> None:
+        with open_client(shop.url) as client:
+            while not done.is_set():
+                pipeline = client.pipeline(transaction=False)
+                for _ in range(200):
+                    pipeline.xadd("busy", {"data": "{}"}, maxlen=1_000)
+                pipeline.execute()
+
+    shop.client.xadd("busy", {"data": "{}"})
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        with page.client() as operator, operator.stream("GET", "/tail/events?name=busy") as events:
+            began, rows = time.monotonic(), 0
+            for line in events.iter_lines():
+                rows += line.startswith("event: message")
+                if time.monotonic() - began > 3:
+                    break
+            took = time.monotonic() - began
+    finally:
+        done.set()
+        sender.join()
+
+    assert 0 < rows <= 100 * (took + 2)
+
+
 def test_a_view_is_sent_again_when_it_has_changed(page, shop):
     client = open_client(shop.url)
     with (
@@ -222,6 +404,10 @@ def test_charts_have_gaps_where_nothing_is_known():
     assert chart.lines[0].path.count("M") == 3
     assert chart.y_ticks[-1][1] == "8"
     assert chart_of([Series("lag", ((5, 1.0),))], title="one moment") is None
+    # A page that was started a minute ago has few samples, and a line.
+    few = chart_of([Series("lag", ((0, 0.0), (15, 2.0), (30, 1.0)))], title="few")
+    assert few is not None
+    assert few.lines[0].path.count("L") == 2
     assert chart_of([], title="none") is None
 
 

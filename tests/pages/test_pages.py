@@ -14,6 +14,10 @@ ROOT = Path(__file__).parents[2]
 #: Each block of a tutorial is a file of its own: `test_tutorials.py`; the reference is made from docstrings.
 PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if not path.name.startswith("tutorial-")]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Code outside of such blocks, which nothing would run.
+STRAY = re.compile(
+    r"^ {0,4}(?:from [\w.]+ import |import [\w.]+$|(?:async )?def \w+\(|class \w+[:(]|@\w+\().*", re.MULTILINE
+)
 #: A block that is a file of a project of its own, with tests.
 TEST_FILE = re.compile(r"# (test_\w+\.py)\n")
 
@@ -54,6 +58,11 @@ def test_every_block_of_the_page_runs(page, tmp_path_factory, monkeypatch):
                 raise
         else:
             break
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_the_page_has_no_code_that_nothing_runs(page):
+    assert STRAY.findall(BLOCK.sub("", page.read_text())) == []
 
 
 @pytest.mark.parametrize(

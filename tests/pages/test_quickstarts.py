@@ -57,6 +57,8 @@ def test_a_quickstart_runs_alone_and_a_second_time(name, reader):
         ran = reader.run(f"{exports} && python {name}")
 
         assert ran.returncode == 0, (ran.stdout, ran.stderr)
+        # Whoever has just begun asks what it means.
+        assert "UserWarning" not in ran.stderr
         if name != "large_orders.py":
             assert bills(reader.directory) == 100 * run
 

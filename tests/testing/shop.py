@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Integer, MetaData, Table, insert
+import os
 
-from conquiet import DbSession, DeadLetter, QueueMessage, Retry, batch_handler
+from sqlalchemy import Column, Integer, MetaData, Table, insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from conquiet import DbSession, DeadLetter, QueueMessage, Retry, StreamWriter, batch_handler, open_client
 from conquiet.db.engine import open_engine
 
 tables = MetaData()
@@ -35,6 +38,11 @@ def bill_all(messages: list[QueueMessage], session: DbSession) -> None:
         bill(msg, session)
 
 
+async def bill_awaited(msg: QueueMessage, session: AsyncSession) -> None:
+    """One row for each order, by a driver that awaits."""
+    await session.execute(insert(bills), msg.payload)
+
+
 def bill_beside(msg: QueueMessage, session: DbSession) -> None:
     """Commits in a connection of its own: a crash before the session's commit doubles the row."""
     engine = open_engine(session.connection.engine.url.render_as_string(hide_password=False))
@@ -43,6 +51,15 @@ def bill_beside(msg: QueueMessage, session: DbSession) -> None:
             insert(bills), {"order_id": msg.payload["order_id"], "cents": msg.payload["cents"]}
         )
     engine.dispose()
+
+
+def bill_and_enqueue(msg: QueueMessage, session: DbSession) -> None:
+    """Also enqueues, several messages in one round trip, and a large one, which is not copied to be sent."""
+    bill(msg, session)
+    with open_client(os.environ["SHOP_REDIS_URL"]) as client:
+        writer = StreamWriter(client, "invoices")
+        writer.enqueue_many({"order_id": msg.payload["order_id"], "page": page} for page in range(3))
+        writer.enqueue({"order_id": msg.payload["order_id"], "scan": "x" * 300_000})
 
 
 def fail(msg: QueueMessage, session: DbSession) -> None:

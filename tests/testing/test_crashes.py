@@ -7,7 +7,16 @@ from sqlalchemy import Engine, select
 
 from conquiet.testing import survives_crashes
 from tests.services import database
-from tests.testing.shop import bill, bill_all, bill_beside, bills, fail, tables
+from tests.testing.shop import (
+    bill,
+    bill_all,
+    bill_and_enqueue,
+    bill_awaited,
+    bill_beside,
+    bills,
+    fail,
+    tables,
+)
 
 ORDERS = [{"order_id": number, "cents": 100 * number} for number in (1, 2, 3)]
 REFUSED = {"order_id": 4, "cents": 1, "then": "refuse"}
@@ -25,6 +34,11 @@ def test_every_order_is_billed_once_wherever_the_worker_dies(engine):
 
 @survives_crashes(bill_all, ORDERS, tables=tables.create_all)
 def test_every_order_of_a_batch_is_billed_once_wherever_the_worker_dies(engine):
+    assert billed(engine) == [1, 2, 3]
+
+
+@survives_crashes(bill_awaited, ORDERS, tables=tables)
+def test_every_order_of_an_async_handler_is_billed_once_wherever_the_worker_dies(engine):
     assert billed(engine) == [1, 2, 3]
 
 
@@ -59,6 +73,16 @@ def test_a_handler_that_commits_beside_its_session_is_found():
         test()
 
 
+def test_a_handler_that_enqueues_many_messages_and_large_ones_is_explored(conquiet_server, monkeypatch):
+    monkeypatch.setenv("SHOP_REDIS_URL", conquiet_server.url)
+
+    @survives_crashes(bill_and_enqueue, ORDERS[:1], tables=tables, faults=["crash"])
+    def test(engine: Engine) -> None:
+        assert billed(engine) == [1]
+
+    test()
+
+
 def test_a_handler_that_fails_without_a_crash_is_told_apart():
     test = survives_crashes(fail, ORDERS, tables=tables)(each_once)
 
@@ -89,8 +113,9 @@ def test_a_handler_that_no_other_process_can_import_is_refused():
         test()
 
 
+@pytest.mark.parametrize("handler", [bill, bill_awaited])
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_the_handlers_own_kind_of_database_is_used(tmp_path, kind):
+def test_the_handlers_own_kind_of_database_is_used(tmp_path, kind, handler):
     seen = set()
 
     def check(engine: Engine) -> None:
@@ -98,6 +123,6 @@ def test_the_handlers_own_kind_of_database_is_used(tmp_path, kind):
         assert billed(engine) == [1]
 
     with database(kind, tmp_path) as url:
-        survives_crashes(bill, ORDERS[:1], tables=tables, database_url=url, faults=["crash"])(check)()
+        survives_crashes(handler, ORDERS[:1], tables=tables, database_url=url, faults=["crash"])(check)()
 
     assert seen == {{"postgres": "postgresql", "mariadb": "mysql"}[kind]}

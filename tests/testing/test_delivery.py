@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from conquiet import Ack, DeadLetter, Retry
-from conquiet.mq import MqMessage
+from conquiet.mq import Message, MqMessage
 from conquiet.testing import deliver, deliver_batch
 from tests.testing.shop import OutOfStockError, bill, bill_all, bills, tables
 
@@ -66,7 +66,8 @@ def test_each_call_is_another_message_for_an_inbox(shop):
 def test_a_message_of_a_topic_has_key_headers_and_attempt():
     seen: list[MqMessage] = []
 
-    deliver(seen.append, ORDER, key="customer-1", headers={"source": "shop"}, topic="orders", attempt=3)
+    sent = Message(payload=ORDER, key="customer-1", headers={"source": "shop"})
+    deliver(seen.append, sent, topic="orders", attempt=3)
 
     (msg,) = seen
     assert (msg.topic, msg.key, msg.headers, msg.attempt) == ("orders", "customer-1", {"source": "shop"}, 3)

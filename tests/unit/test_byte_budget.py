@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ def knowing(budget: ByteBudget, *sizes: int) -> ByteBudget:
     """It has seen messages of these sizes, and none of them is in memory any more."""
     for size in sizes:
         assert budget.ask("before")
-        budget.tell("before", [size])
+        budget.report("before", [size])
     budget.leave("before")
     return budget
 
@@ -24,7 +26,7 @@ def test_until_the_first_message_tells_how_large_they_are_reads_take_turns():
 
     assert budget.ask("a")
     assert not budget.ask("b")
-    budget.tell("a", [])
+    budget.report("a", [])
 
     assert budget.ask("b")
 
@@ -44,7 +46,7 @@ def test_large_messages_of_all_channels_together_stay_within_the_budget():
 def test_what_a_read_has_brought_counts_until_the_next_one_of_its_channel():
     budget = knowing(ByteBudget(16 * MB), 9 * MB)
     assert budget.ask("a")
-    budget.tell("a", [9 * MB])
+    budget.report("a", [9 * MB])
 
     assert not budget.ask("b")
     assert not budget.ask("a")
@@ -56,7 +58,7 @@ def test_those_that_wait_are_served_in_turn():
     assert budget.ask("a")
     assert not budget.ask("b")
     assert not budget.ask("c")
-    budget.tell("a", [])
+    budget.report("a", [])
 
     assert not budget.ask("c")
     assert not budget.ask("a")
@@ -83,19 +85,19 @@ def test_a_message_larger_than_the_budget_is_read_when_nothing_else_is_in_memory
 def test_after_a_huge_message_nobody_waits_for_the_end_of_a_handler_with_a_small_one():
     budget = knowing(ByteBudget(16 * MB), 100 * MB)
     assert budget.ask("slow")
-    budget.tell("slow", [1_000])
+    budget.report("slow", [1_000])
 
     assert budget.ask("a")
     # One at a time, since the next may be huge too.
     assert not budget.ask("b")
-    budget.tell("a", [])
+    budget.report("a", [])
     assert budget.ask("b")
 
 
 def test_after_a_lack_of_memory_there_is_less_down_to_one_message_at_a_time():
     budget = knowing(ByteBudget(16 * MB), 100)
     assert budget.ask("a")
-    budget.tell("a", [100])
+    budget.report("a", [100])
 
     while budget.shrink() > 1:
         pass
@@ -113,12 +115,36 @@ def test_whatever_comes_somebody_can_always_read(most, steps):
     budget, has = ByteBudget(most), dict.fromkeys("abcd", False)
     for name, sizes in steps:
         if budget.ask(name):
-            budget.tell(name, sizes)
+            budget.report(name, sizes)
 
     for _ in range(4):
         for name in "abcd":
             if budget.ask(name):
                 has[name] = True
-                budget.tell(name, [])
+                budget.report(name, [])
 
     assert all(has.values())
+
+
+def test_one_that_waits_is_called_as_soon_as_others_have_read():
+    budget = knowing(ByteBudget(16 * MB), 9 * MB)
+    assert budget.ask("a")
+    assert not budget.ask("b")
+    assert not budget.ask("c")
+    called: list[str] = []
+
+    def wait(channel: str) -> None:
+        # Far longer than the test may take: only a call ends it.
+        while not budget.ask(channel):
+            budget.wait(channel, 3600)
+        called.append(channel)
+        budget.report(channel, [])
+
+    threads = [threading.Thread(target=wait, args=(channel,)) for channel in ("b", "c")]
+    for thread in threads:
+        thread.start()
+    budget.report("a", [])
+    for thread in threads:
+        thread.join()
+
+    assert called == ["b", "c"]

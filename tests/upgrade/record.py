@@ -35,8 +35,8 @@ from tests.services import Client
 from tests.upgrade.state import State, read_state
 
 STATES = Path(__file__).parent / "states"
-#: Raised with the first release that changes what is left.
-VERSION = "1"
+#: Raised when what is left has changed: 1.1 has `ttlMs` in its leases and a heartbeat of each drain.
+VERSION = "1.1"
 
 TOPIC, STREAM = "orders", "payments"
 BILLING, SHIPPING, LEDGER = "billing", "shipping", "ledger"

@@ -16,7 +16,7 @@ from sqlalchemy import insert, select
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.drain import DrainOperator
-from airflow_provider_conquiet.operators.take import TakeOperator
+from airflow_provider_conquiet.operators.take import TakeOperator, messages_of
 from airflow_provider_conquiet.operators.task import TaskOperator
 from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
 from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
@@ -94,7 +94,7 @@ with DAG("ships_parcels", schedule=[parcels], max_active_runs=2, catchup=False) 
     def ship(taken: dict[str, Any]) -> None:
         """Write the effects; a run in which something comes for the first time that is fatal fails."""
         with RedisStreamsHook() as hook, hook.engine() as engine:
-            messages = hook.messages_of(taken)
+            messages = messages_of(taken)
             if any(msg.payload.get("is_fatal") and msg.delivery_count == 1 for msg in messages):
                 raise ValueError("no truck")
             with engine.begin() as connection:

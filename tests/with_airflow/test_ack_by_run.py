@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
+from asgiref.sync import async_to_sync
 
-from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-from airflow_provider_conquiet.operators.take import TakeOperator
+from airflow_provider_conquiet.operators.take import TakeOperator, messages_of
 from airflow_provider_conquiet.run_messages import RunMessages, RunMessagesGoneError
 from airflow_provider_conquiet.run_state import RunState
 from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
@@ -28,8 +30,7 @@ def shipping(stream: str, ship: Any, **take: Any) -> DAG:
 
 
 def payloads(taken: dict[str, Any]) -> list[int]:
-    with RedisStreamsHook() as hook:
-        return [msg.payload["number"] for msg in hook.messages_of(taken)]
+    return [msg.payload["number"] for msg in messages_of(taken)]
 
 
 def fail(taken: dict[str, Any]) -> None:
@@ -112,8 +113,8 @@ def test_a_run_that_was_not_renewed_loses_its_messages_to_another_one(orders, co
     assert kept.execute(context(kept, run_id="another"))["ids"] == []
     operator.claim_idle_ms = 1
     assert operator.execute(context(operator, run_id="third"))["ids"] == dead["ids"]
-    with RedisStreamsHook() as hook, pytest.raises(RunMessagesGoneError, match="taken by another run"):
-        hook.messages_of(dead)
+    with pytest.raises(RunMessagesGoneError, match="taken by another run"):
+        messages_of(dead)
 
 
 def test_messages_that_are_kept_alive_are_no_other_runs(orders, context, stream, valkey):
@@ -129,7 +130,7 @@ def test_messages_that_are_kept_alive_are_no_other_runs(orders, context, stream,
     assert entry["times_delivered"] == 1
 
 
-STATE = RunState(dag_id="dag", run_id="run", task_id="ack", leaves=("ship", "mapped"))
+STATE = RunState(dag_id="dag", run_id="run", task_id="ack", leaves=["ship", "mapped"])
 
 
 @pytest.mark.parametrize(
@@ -160,14 +161,75 @@ def test_a_run_succeeds_if_its_last_tasks_do(changed, end):
     assert STATE.end_of(ended | changed) is end
 
 
+@pytest.mark.parametrize(
+    ("changed", "end"),
+    [
+        ({"ack": "success"}, True),  # the run was marked as a success
+        ({"ack": "success", "ship": "failed"}, False),
+        ({"ack": "failed", "ship": "skipped"}, False),  # marked as failed
+        ({"ack": "skipped"}, False),  # it took too long
+        ({"ack": None, "ship": None}, None),  # cleared: it begins again
+        ({"ack": "success", "ship": "running"}, None),  # this task alone was marked
+    ],
+)
+def test_a_run_that_somebody_ends_is_a_success_if_it_was_marked_as_one(changed, end):
+    ended = {"take": "success", "check": "success", "ship": "success", "ack": "deferred"}
+
+    assert STATE.killed_end_of(ended | changed) is end
+    assert STATE.killed_end_of({}) is False
+
+
+def state_of(dag: DAG, task_id: str = "ack") -> RunState:
+    context: Any = {"dag": dag, "ti": type("Ti", (), {"dag_id": "d", "run_id": "r", "task_id": task_id})}
+    return RunState.of_context(context, AckByRunSensor)
+
+
 def test_the_last_tasks_of_a_dag_are_those_that_airflow_decides_by(stream):
     dag = shipping(stream, payloads)
     with dag:
         close = task(task_id="close")(lambda: None)().as_teardown()
         dag.get_task("ship") >> close
-    context: Any = {"dag": dag, "ti": type("Ti", (), {"dag_id": "d", "run_id": "r", "task_id": "ack"})}
 
-    assert RunState.of_context(context).leaves == ("ship",)
+    assert state_of(dag).leaves == ["ship"]
+
+
+def test_a_task_whose_name_ends_in_a_number_is_no_mapped_task_and_is_waited_for(stream):
+    dag = shipping(stream, payloads)
+    with dag:
+        task(task_id="ack_1")(lambda: None)()
+    state = state_of(dag)
+    ended = {"take": "success", "ship": "success", "ack": "deferred"}
+
+    assert state.end_of(ended | {"ack_1": "running"}) is None
+    assert state.end_of(ended | {"ack_1": "failed"}) is False
+    assert state.end_of(ended | {"ack_1": "success"}) is True
+    assert (
+        state.end_of({"take": "success", "ship_0": "failed", "ship_1": "success", "ack": "running"}) is False
+    )
+
+
+def test_two_takes_of_one_run_do_not_wait_for_one_another(run_dag, orders, valkey, stream):
+    orders.enqueue_many({"number": number} for number in range(2))
+    dag = shipping(stream, payloads, max_messages=1)
+    with dag:
+        more = TakeOperator(task_id="take_more", stream=stream, group="shipping", max_messages=1)
+        dag.get_task("take") >> more
+        AckByRunSensor(task_id="ack_more", taken=more.output, poke_interval=0.2)
+
+    run = run_dag(dag)
+
+    assert str(run.state) == "success"
+    assert (xcom(run, "ack")["acked"], xcom(run, "ack_more")["acked"]) == (1, 1)
+    assert pending(valkey, stream) == 0
+
+
+def test_a_task_behind_the_sensor_fails_it_at_once_since_it_would_wait_for_ever(stream):
+    dag = shipping(stream, payloads)
+    with dag:
+        dag.get_task("ack") >> task(task_id="close")(lambda: None)()
+
+    with pytest.raises(ValueError, match="waits for all other tasks of its run, and close for it"):
+        state_of(dag)
 
 
 def test_the_trigger_is_made_again_from_what_it_serializes(stream):
@@ -180,6 +242,45 @@ def test_the_trigger_is_made_again_from_what_it_serializes(stream):
     _, arguments = trigger.serialize()
 
     assert RunTrigger(**arguments).serialize() == trigger.serialize()
+
+
+def test_the_trigger_asks_airflow_on_the_triggerers_own_event_loop(monkeypatch):
+    """The triggerer of Airflow 3.1 answers nowhere else, and finds it only from the threads of asgiref."""
+    from airflow_provider_conquiet.triggers.run import RunTrigger
+
+    asked = []
+
+    async def ask() -> None:
+        asked.append(asyncio.get_running_loop())
+
+    def settle(self: RunMessages, *, is_success: bool) -> dict[str, bool]:
+        async_to_sync(ask)()
+        return {"is_success": is_success}
+
+    async def first_event() -> tuple[Any, asyncio.AbstractEventLoop]:
+        names = {"stream": "s", "group": "g", "consumer": "c", "redis_streams_conn_id": "x"}
+        messages = names | {"claim_idle_ms": 1}
+        trigger = RunTrigger(state=asdict(STATE), messages=messages, poll_interval_s=2.0)
+        return (await anext(trigger.run())).payload, asyncio.get_running_loop()
+
+    monkeypatch.setattr(RunState, "will_succeed", lambda _self: True)
+    monkeypatch.setattr(RunMessages, "settle", settle)
+
+    payload, loop = asyncio.run(first_event())
+
+    assert payload == {"is_success": True}
+    assert asked == [loop]
+
+
+def test_a_run_that_has_ended_already_is_not_waited_for(orders, context, stream, monkeypatch):
+    orders.enqueue({"number": 1})
+    dag = shipping(stream, payloads)
+    take: Any = dag.get_task("take")
+    ack: Any = dag.get_task("ack")
+    ack.taken = take.execute(context(take))
+    monkeypatch.setattr(RunState, "will_succeed", lambda _self: True)
+
+    assert ack.execute(context(ack) | {"dag": dag})["acked"] == 1
 
 
 def test_what_is_no_output_of_a_take_fails_at_once(context):

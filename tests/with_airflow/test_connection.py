@@ -105,6 +105,24 @@ def test_a_connection_that_cannot_be_meant_is_refused(fields, sentence):
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"host": "redis://app:swordfish@h:6379/0"},
+        {"host": "app:swordfish@h"},
+        {"host": "h?password=swordfish"},
+        # The password has a slash that is not percent-encoded: Airflow takes what follows for the database.
+        "redis://u:12/swordfish@h:6379/0",
+        "redis://u:12/swordfish@h:6379/0?db=1",
+    ],
+)
+def test_a_password_that_stands_in_a_wrong_field_is_not_quoted(fields):
+    with pytest.raises(ValueError, match=r"\*\*\*") as raised:
+        url_of(fields)
+
+    assert "swordfish" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     "uri", ["redis://:p#ss@host:6379/0", "redis://:p/w@host:6379", '{"host":', "redis://h:x"]
 )
 def test_a_uri_that_cannot_be_parsed_is_an_error_that_names_its_variable(connect, uri):
@@ -281,6 +299,14 @@ def test_no_setting_of_an_ordinary_connection_is_lost(uri, url):
         ({"conn_type": "http", "host": "h"}, "connection 'shop' has type 'http'"),
         ({"conn_type": "postgres"}, "connection 'shop' names no host"),
         (
+            {"conn_type": "mysql", "host": "h", "extra": '{"ssl": true}'},
+            "connection 'shop' has ssl True, which",
+        ),
+        (
+            {"conn_type": "mysql", "host": "h", "extra": '{"ssl": "no"}'},
+            "connection 'shop' has ssl 'no', which",
+        ),
+        (
             {"conn_type": "postgres", "host": "h", "extra": '{"iam": true}'},
             "has fields that only Airflow's own hooks understand: iam",
         ),
@@ -370,6 +396,12 @@ def test_the_connection_test_says_what_answers(airflow_connection):
     assert "The database sqlite:///" in sentence
 
 
+def test_the_button_says_this_connection_where_airflow_has_made_up_a_name_for_it(connect):
+    is_fine, sentence = connect({"host": ""}, "Yk3xQ9pL").test_connection()
+
+    assert (is_fine, sentence) == (False, "this connection names no host")
+
+
 def test_the_connection_test_says_that_nobody_answers(airflow_connection, monkeypatch):
     fields = airflow_connection | {"port": free_port()}
     monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", json.dumps(fields))
@@ -381,7 +413,7 @@ def test_the_connection_test_says_that_nobody_answers(airflow_connection, monkey
     assert "failed: nothing listens at this host and port (ConnectionError: " in sentence
 
 
-def test_the_connection_test_says_that_the_database_is_away_without_its_password(
+def test_the_connection_test_says_that_the_database_is_unavailable_without_its_password(
     airflow_connection, monkeypatch
 ):
     away = f"postgresql+psycopg://app:swordfish@127.0.0.1:{free_port()}/app"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -15,6 +16,7 @@ from sqlalchemy import make_url, text
 from airflow_provider_conquiet.links import DocumentationLink, target_of
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
+from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
 from conquiet.consume.batch_handler import batch_handler
 from tests.eventually import eventually
 from tests.services import database, open_engine
@@ -215,3 +217,11 @@ def test_every_operator_has_a_link(stream, monkeypatch):
     assert target_of(drain) == f"/conquiet/topic?name={quote_plus(stream)}"
     monkeypatch.setenv("AIRFLOW__CONQUIET__PAGE", "False")
     assert target_of(drain).endswith("docs/airflow.md#drainoperator-and-taskdrain")
+
+
+def test_the_link_of_what_acks_or_publishes_leads_to_its_stream(stream):
+    ack = AckByRunSensor(task_id="ack", taken={"stream": stream})
+
+    assert target_of(ack) == f"/conquiet/topic?name={quote_plus(stream)}"
+    for name in ("to_topic", "to_stream"):
+        assert target_of(SimpleNamespace(**{name: stream})) == f"/conquiet/topic?name={quote_plus(stream)}"  # type: ignore[arg-type]

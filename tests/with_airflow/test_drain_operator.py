@@ -211,6 +211,26 @@ def test_a_deferrable_drain_waits_while_others_have_all_that_is_pending(context,
         drain.execute(context(drain))
 
 
+def test_a_deferred_drain_looks_again_for_what_a_drain_has_left_that_dies_meanwhile(
+    context, orders, stream, notes
+):
+    enqueue(orders, 2)
+    pending = orders.read(1, count=2)
+    drain: Any = drain_dag(stream, deferrable=True, wait_timeout=timedelta(hours=1)).get_task("drain")
+    late = {"lag": 0, "pending": 2}
+
+    with pytest.raises(TaskDeferred) as first:
+        drain.execute(context(drain))
+    with pytest.raises(TaskDeferred) as second:
+        drain.execute_complete(context(drain), event=late, **(first.value.kwargs or {}))
+    orders.hand_back(pending)
+    report = drain.execute_complete(context(drain), event=late, **(second.value.kwargs or {}))
+
+    assert [one.value.trigger.latest_s for one in (first, second)] == [60.0, 120.0]
+    assert timedelta(0) < second.value.timeout < first.value.timeout
+    assert (report["handled"], notes()) == (2, ["0", "1"])
+
+
 def test_a_deferred_drain_goes_on_without_its_event(context, orders, stream, notes):
     enqueue(orders, 2)
     drain: Any = drain_dag(stream, deferrable=True).get_task("drain")

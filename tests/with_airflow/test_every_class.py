@@ -24,7 +24,7 @@ from airflow_provider_conquiet.operators.dead_letters import ReplayDeadLettersOp
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
 from airflow_provider_conquiet.operators.handling import HandlingOperator
-from airflow_provider_conquiet.operators.take import TakeOperator
+from airflow_provider_conquiet.operators.take import TakeOperator, messages_of
 from airflow_provider_conquiet.operators.task import TaskOperator
 from airflow_provider_conquiet.operators.trim import TrimOperator
 from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
@@ -137,8 +137,7 @@ def test_a_run_acks_what_it_has_taken(run_dag, orders, valkey, stream):
 
         @task
         def ship(taken):
-            with RedisStreamsHook() as hook:
-                return [msg.payload["number"] for msg in hook.messages_of(taken)]
+            return [msg.payload["number"] for msg in messages_of(taken)]
 
         ship(taken.output)
 
@@ -217,6 +216,22 @@ def test_the_message_trigger_rings_and_knows_whether_this_airflow_has_an_ack_cha
     # The ack channel itself is tested in test_triggers_message.
     assert xcom(run, "wait")["stream"] == stream
     assert (trigger.shared_stream_key() is None) == (find_spec("airflow.triggers.shared_stream") is None)
+
+
+def test_an_api_server_finds_a_connection_of_the_metadata_database(airflow_database, monkeypatch):
+    """For the page and for the Test button."""
+    from airflow.models.connection import Connection
+    from airflow.sdk.execution_time import task_runner
+    from airflow.utils.session import create_session
+
+    fields: dict[str, Any] = {"host": "redis.example.com", "password": "swordfish"}
+    with create_session() as session:
+        session.add(Connection(conn_id="stored", conn_type="redis_streams", **fields))
+    # As in its process: it says what it is, and no task has a supervisor.
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    monkeypatch.delattr(task_runner, "SUPERVISOR_COMMS", raising=False)
+
+    assert RedisStreamsHook("stored").url == "redis://:swordfish@redis.example.com:6379/0"
 
 
 @pytest.mark.parametrize("of_kind", ["operators", "sensors", "triggers"])

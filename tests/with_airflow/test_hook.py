@@ -25,11 +25,12 @@ def test_queue_topic_enqueue_backlog_and_claim_work_over_one_client(airflow_conn
         hook.queue(stream, "billing", "dead").read(1)
         claimed = hook.claim_stale(stream, "billing", "alive", min_idle_ms=0)
         backlog = hook.backlog(stream, "billing")
-        Topics(hook.get_conn()).create(topic_name, partitions=2)
+        topic = Topics(hook.get_conn()).create(topic_name, partitions=2)
 
         assert [msg.id for msg in claimed] == ids[:1]
         assert (backlog.lag, backlog.pending) == (1, 1)
-        assert hook.partitions(topic_name) == [0, 1]
+        assert hook.partitions(topic_name) == hook.partitions(topic) == [0, 1]
+        assert len(hook.send(topic, [Message(payload={"number": 3})])) == 1
         assert hook.get_conn() is hook.get_conn()
 
 
@@ -65,7 +66,7 @@ def test_the_engine_ends_with_its_block(airflow_connection):
         connection.execute(text("SELECT 1"))
 
 
-def test_a_server_that_is_away_is_a_queue_error(airflow_connection, monkeypatch, stream):
+def test_a_server_that_is_unavailable_is_a_queue_error(airflow_connection, monkeypatch, stream):
     fields = airflow_connection | {"port": free_port()}
     monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", json.dumps(fields))
 

@@ -143,9 +143,27 @@ def test_its_links_and_scripts_are_below_its_path(airflow_url):
     assert script.status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("base_url", "leads_to"),
+    [
+        ("", "/conquiet/"),
+        ("http://x.example", "/conquiet/"),
+        ("https://x.example/airflow/", "/airflow/conquiet/"),
+    ],
+)
+def test_the_menu_leads_below_the_path_of_airflow(base_url, leads_to, monkeypatch):
+    from airflow_provider_conquiet.plugins.page import menu_address
+
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
+
+    assert menu_address() == leads_to
+
+
 def test_the_menu_has_an_entry(airflow_url):
     with as_user(airflow_url, "ann") as ann:
-        plugins = ann.get("/api/v2/plugins").json()["plugins"]
+        # Airflow 3.1 takes the token of a cookie for its pages alone.
+        bearer = {"Authorization": f"Bearer {ann.cookies['_token']}"}
+        plugins = ann.get("/api/v2/plugins", headers=bearer).json()["plugins"]
 
     (ours,) = [one for one in plugins if one["name"] == "conquiet"]
     assert [(view["name"], view["href"]) for view in ours["external_views"]] == [("Queues", "/conquiet/")]

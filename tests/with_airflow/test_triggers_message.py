@@ -405,7 +405,7 @@ def test_what_a_watcher_with_other_arguments_left_pending_is_taken_over(
     assert asyncio.run(scenario()) == ids
 
 
-def test_an_event_that_is_stored_while_redis_is_away_is_acked_when_it_is_back(
+def test_an_event_that_is_stored_while_redis_is_unavailable_is_acked_when_it_is_back(
     tmp_path, stream: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     server = EmbeddedServer(dir=tmp_path, appendonly=True, appendfsync="always")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import traceback
 import uuid
 from importlib.metadata import entry_points, version
@@ -20,9 +22,11 @@ from dagster_conquiet import (
     ConnectionComponent,
     StreamDrainComponent,
     TopicDrainComponent,
+    spec_of,
     stream_asset_key,
 )
 from dagster_conquiet.partitions import dynamic_topic_partitions
+from tests.eventually import HANG_S
 
 YAML = """
 type: dagster_conquiet.StreamDrainComponent
@@ -126,8 +130,28 @@ def test_the_entry_point_shows_the_component_to_dg():
     registered = {point.value for point in entry_points(group="dagster_dg_cli.registry_modules")}
     found = {key.to_typename(): thing for key, thing in discover_entry_point_package_objects().items()}
 
-    assert "dagster_conquiet.components" in registered
-    assert found["dagster_conquiet.components.StreamDrainComponent"] is StreamDrainComponent
+    assert "dagster_conquiet" in registered
+    # By their public name alone, as those of Dagster's own libraries.
+    assert {name for name in found if name.startswith("dagster_conquiet")} == {
+        f"dagster_conquiet.{kind}Component" for kind in ("Connection", "StreamDrain", "TopicDrain")
+    }
+    assert found["dagster_conquiet.StreamDrainComponent"] is StreamDrainComponent
+
+
+def test_the_components_are_found_where_nothing_but_the_extra_of_dagster_is_installed():
+    # `dg` looks at every public name of the package, those of tasks and Spark too.
+    program = (
+        "import sys; sys.modules |= dict.fromkeys(('cronsim', 'dateutil', 'cryptography', 'pyspark'));"
+        "from dagster.components.core.package_entry import get_package_objects_in_module;"
+        "import dagster_conquiet;"
+        "print(*sorted(name for name, _ in get_package_objects_in_module(dagster_conquiet)))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=True
+    )
+
+    assert done.stdout.split() == ["ConnectionComponent", "StreamDrainComponent", "TopicDrainComponent"]
 
 
 @pytest.mark.parametrize("component", [StreamDrainComponent, TopicDrainComponent])
@@ -200,6 +224,28 @@ def test_several_components_of_a_project_share_their_connections(
 
 def test_the_library_is_registered_under_the_name_of_its_distribution():
     assert DagsterLibraryRegistry.get()["conquiet"] == dagster_conquiet.__version__ == version("conquiet")
+
+
+@pytest.mark.parametrize("component", ["StreamDrainComponent", "TopicDrainComponent"])
+def test_what_the_yaml_says_of_a_run_is_the_default_of_its_config(component, stream):
+    contents = yaml_of(
+        component,
+        group="billing",
+        **{"topic" if component == "TopicDrainComponent" else "stream": stream},
+        max_messages=7,
+        concurrency=2,
+        order_by="n",
+        log_errors=True,
+        fail_when={"dead_letters": None, "failures": 3},
+    )
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(StreamDrainComponent, defs_yaml_contents=contents)
+        with sandbox.load_component_and_build_defs(path) as (_, made):
+            (drained,) = [asset for asset in made.assets or () if isinstance(asset, dg.AssetsDefinition)]
+
+    config = spec_of(drained).config
+    assert (config.max_messages, config.concurrency, config.order_by) == (7, 2, "n")
+    assert (config.log_errors, config.fail_when.dead_letters, config.fail_when.failures) == (True, None, 3)
 
 
 def test_a_wrong_attribute_is_refused_with_its_name(stream):

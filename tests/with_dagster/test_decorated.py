@@ -349,6 +349,28 @@ def test_automation_fires_on_a_new_message_and_on_nothing_else(
     assert (after_the_drain, after_a_message, after_a_read) == (0, 1, 0)
 
 
+def test_a_sensor_without_a_job_observes_and_leaves_the_runs_to_automation(
+    spec, resources, instance, enqueue, growing, client
+):
+    enqueue(1)
+    Producer(client).send(growing.topic, {"n": 1}, partition=1)
+    sensors = [build_backlog_sensor(spec), build_topic_backlog_sensor(growing)]
+    bills = build_drain_asset(spec, key="bills", automation_condition=dg.AutomationCondition.eager())
+    dg.Definitions.validate_loadable(dg.Definitions(assets=[bills], sensors=sensors, resources=resources))
+    of_redis = {"redis_streams": resources["redis_streams"]}
+
+    ticks: list[Any] = [
+        sensor(dg.build_sensor_context(instance=instance, resources=of_redis)) for sensor in sensors
+    ]
+
+    assert [tick.run_requests for tick in ticks] == [[], []]
+    assert [len(tick.asset_events) for tick in ticks] == [1, 1]
+    assert ticks[0].skip_reason.skip_message == (
+        f"1 messages wait in {spec.stream!r} for 'billing', and this sensor has no job"
+    )
+    assert ticks[1].dynamic_partitions_requests[0].partition_keys == ["0", "1"]
+
+
 def test_automation_does_not_fire_for_a_stream_that_never_had_a_message(
     spec, resources, instance, client, stream
 ):

@@ -98,6 +98,19 @@ def test_after_each_run_that_was_killed_the_next_one_has_longer(tick, enqueue, r
     assert len(requested) == 1
 
 
+def test_many_runs_that_were_killed_long_ago_do_not_stop_the_sensor_after_another_one(
+    tick, enqueue, run_that_is
+):
+    enqueue(5)
+    for _ in range(12):
+        run_that_is(Status.STARTED, age_s=1_000_000)
+    run_that_is(Status.STARTED, age_s=4_000)
+
+    requested, _ = tick()
+
+    assert len(requested) == 1
+
+
 def test_a_run_that_waits_for_a_slot_of_the_pool_is_followed_by_no_other(
     spec, kept_instance, job, resources, enqueue
 ):

@@ -16,10 +16,12 @@ from dagster_conquiet import (
     ClaimStaleConfig,
     DrainConfig,
     DrainSpec,
+    SparkJobSpec,
     TopicDrainConfig,
     build_backlog_check,
     build_claim_stale_job,
     build_drain_asset,
+    build_spark_asset,
     build_stream_asset,
     stream_asset_key,
 )
@@ -117,8 +119,10 @@ def test_metadata_of_runs_observations_and_checks_link_to_the_page(
 
     (observed,) = looked.get_asset_observation_events()
     (checked,) = looked.get_asset_check_evaluations()
+    published = build_spark_asset(SparkJobSpec(to_topic=stream, options={"query": "SELECT 1 AS x"}))
     seen = {
         drained["page"],
+        next(iter(published.specs)).metadata["page"].value,
         next(iter(asset.specs)).metadata["page"].value,
         observed.asset_observation_data.asset_observation.metadata["page"].value,
         checked.metadata["page"].value,

@@ -187,6 +187,40 @@ def test_a_process_that_ends_well_without_closing_is_red(launch, program):
     assert "the process ended without closing" in failure.error.to_string()
 
 
+def report_of(number: int) -> list[dict[str, Any]]:
+    """What one process writes."""
+    return [{"method": method, "n": number} for method in ("opened", "log", "closed")]
+
+
+def test_what_a_second_process_of_a_launch_reports_after_the_first_one_has_closed_arrives(server_url):
+    reader = RedisStreamMessageReader(RedisStreamsResource(url=server_url))
+    handled = Handled()
+
+    with reader.read_messages(handled) as params:
+        for number in (1, 2):
+            with open_writer(server_url, params) as channel:
+                for message in report_of(number):
+                    channel.write_message(message)
+            eventually(lambda: handled.received_closed_message)
+
+    assert handled.messages == report_of(1) + report_of(2)
+
+
+def test_a_second_process_of_a_launch_that_does_not_close_is_red_and_one_that_was_replaced_is_not(server_url):
+    reader = RedisStreamMessageReader(RedisStreamsResource(url=server_url))
+
+    def launch(*processes: list[dict[str, Any]]) -> None:
+        with reader.read_messages(Handled()) as params:
+            for messages in processes:
+                with open_writer(server_url, params) as channel:
+                    for message in messages:
+                        channel.write_message(message)
+
+    launch(report_of(1)[:2], report_of(2))
+    with pytest.raises(PipesMessagesLostError, match="ended without closing"):
+        launch(report_of(1), report_of(2)[:2])
+
+
 def test_connections_that_break_lose_nothing_and_repeat_nothing(server_url, client):
     reader = RedisStreamMessageReader(RedisStreamsResource(url=f"{server_url}?client_name=pipes-reader"))
     handled = Handled()

@@ -79,7 +79,8 @@ def metadata_of(result: Any, node: str) -> dict[str, Any]:
     return {name: value.value for name, value in output.step_output_data.metadata.items()}
 
 
-def test_an_op_returns_the_result_and_tells_of_its_task(shop, bill, resources, instance):
+def test_an_op_returns_the_result_and_tells_of_its_task(shop, bill, resources, instance, monkeypatch):
+    monkeypatch.setenv("CONQUIET_PAGE_URL", "https://queues.example/")
     with shop.working():
         result = job_of(bill).execute_in_process(resources=resources, instance=instance)
 
@@ -87,6 +88,7 @@ def test_an_op_returns_the_result_and_tells_of_its_task(shop, bill, resources, i
     metadata = metadata_of(result, "bill")
     assert (metadata["task_id"], metadata["attempts"]) == (shop.ids[0], 1)
     assert {"seconds", "result_bytes", "worker", "task_queue"} < set(metadata)
+    assert metadata["page"] == f"https://queues.example/task?queue=default&id={shop.ids[0]}"
     said = [record.user_message for record in instance.all_logs(result.run_id) if record.user_message]
     assert any(line.startswith("enqueued task ") for line in said)
     assert any("is succeeded, attempt 0, its result has 31 bytes" in line for line in said)

@@ -178,6 +178,25 @@ def test_the_sensor_asks_for_one_run_of_each_partition_that_waits(topic_spec, se
     assert {event.partition: event.metadata["lag"].value for event in first.asset_events} == {"1": 500}
 
 
+def test_the_sensor_observes_only_the_partitions_that_have_changed(topic_spec, send, resources, instance):
+    job = dg.define_asset_job("drain_topic", [build_topic_drain_asset(topic_spec())])
+    sensor = build_topic_backlog_sensor(topic_spec(), job)
+    of_redis = {"redis_streams": resources["redis_streams"]}
+
+    def observed(cursor: str | None) -> tuple[set[str], str]:
+        tick: Any = sensor(dg.build_sensor_context(instance=instance, resources=of_redis, cursor=cursor))
+        return {event.partition for event in tick.asset_events}, tick.cursor
+
+    send(1, partition=0)
+    send(1, partition=1)
+    first, cursor = observed(None)
+    send(1, partition=1)
+    second, _ = observed(cursor)
+
+    assert (first, second) == ({"0", "1"}, {"1"})
+    assert observed("[[1]]")[0] == observed("of a person")[0] == {"0", "1"}
+
+
 def test_the_sensor_asks_for_nothing_when_no_partition_waits(topic_spec, resources, instance):
     job = dg.define_asset_job("drain_topic", [build_topic_drain_asset(topic_spec())])
     of_redis = {"redis_streams": resources["redis_streams"]}

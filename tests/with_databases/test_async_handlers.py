@@ -315,11 +315,8 @@ def test_a_consumer_of_a_topic_handles_each_message_once(
         if number == 7 and attempts[number] == 1:
             raise ValueError("not yet")
 
-    config = ConsumerConfig(retry=RetryPolicy(base_delay_ms=0), concurrency=concurrency)
-    consumer = PartitionConsumer(
-        topic, "billing", handler, awaiting, inbox=True, config=config, payload=Order
-    )
-    with consumer:
+    config = ConsumerConfig(retry=RetryPolicy(base_delay_ms=0), concurrency=concurrency, payload=Order)
+    with PartitionConsumer(topic, "billing", handler, awaiting, inbox=True, config=config):
         eventually(lambda: len(notes(db)) == 20)
 
     assert notes(db) == [f"{number:02}" for number in range(20)]

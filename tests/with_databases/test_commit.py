@@ -197,7 +197,7 @@ def test_connection_that_ends_within_the_block_is_an_error(db: Engine):
     assert (notes(db), checked_out(db)) == ([], 0)
 
 
-def test_message_stays_pending_when_the_database_is_away(
+def test_message_stays_pending_when_the_database_is_unavailable(
     unreachable: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
 ):
     valkey_queue.enqueue({})
@@ -208,7 +208,7 @@ def test_message_stays_pending_when_the_database_is_away(
     assert pending(valkey_queue) == 1
 
 
-def test_database_that_is_away_is_a_db_error_with_an_inbox_too(
+def test_database_that_is_unavailable_is_a_db_error_with_an_inbox_too(
     unreachable: Engine, valkey_queue: RedisStreamsQueue, consume_one: ConsumeOne
 ):
     valkey_queue.enqueue({})

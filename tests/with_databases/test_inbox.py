@@ -299,8 +299,8 @@ def test_a_running_consumer_purges_in_steps_between_its_messages(
     db: Engine, inbox: Inbox, valkey_queue: RedisStreamsQueue, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("conquiet.db.inbox.PURGE_STEP", 2)
-    monkeypatch.setattr("conquiet.consume.handling.PURGE_STEP", 2)
-    monkeypatch.setattr("conquiet.consume.handling._NEXT_PURGE_S", 0.0)
+    monkeypatch.setattr("conquiet.consume.purges.PURGE_STEP", 2)
+    monkeypatch.setattr("conquiet.consume.purges._NEXT_S", 0.0)
     for number in range(5):
         record(db, inbox, "old", entry_id=f"1-{number}")
     grow_older(db, "old", timedelta(days=2))

@@ -9,7 +9,7 @@ from sqlalchemy import create_engine, insert, make_url, select
 
 from conquiet import Inbox
 from conquiet.errors import DatabaseUnavailableError
-from conquiet.mq import Producer, RetryPolicy, Topics
+from conquiet.mq import PartitionConsumer, Producer, RetryPolicy, Topics
 from tests.eventually import eventually
 from tests.link import Link
 from tests.with_databases.conftest import only_on
@@ -174,3 +174,29 @@ def test_a_message_that_takes_the_database_down_each_time_is_not_spared_for_ever
 
     eventually(mend_if_cut, every_s=0.2)
     assert begun == [1, 1, 1, 2]
+
+
+def test_a_consumer_that_starts_in_an_outage_waits_for_its_database(
+    db, engine, link, topic, send, start, caplog
+):
+    ids = send(3)
+
+    def write(msg, session):
+        session.execute(insert(effects), {"entry_id": msg.id, "note": ""})
+
+    link.cut()
+    start(topic, write, engine=engine, inbox=Inbox(table="conquiet_inbox_of_late"))
+    eventually(lambda: "waits for its database" in caplog.text)
+    link.mend()
+
+    eventually(lambda: written(db) == sorted(ids))
+
+
+def test_a_consumer_that_starts_in_an_outage_ends_when_that_lasts_too_long(engine, link, topic):
+    link.cut()
+    consumer = PartitionConsumer(
+        topic, GROUP, lambda msg, session: None, engine, inbox=True, config=quick(max_outage_s=0.1)
+    )
+
+    with pytest.raises(DatabaseUnavailableError):
+        consumer.run()

@@ -179,7 +179,7 @@ def test_limit_that_is_no_positive_int_is_refused(relay: OutboxRelay, limit: Any
         relay.relay(limit)
 
 
-def test_rows_stay_while_redis_is_away(db: Engine, outbox: Outbox, away: redis.Redis, stream: str):
+def test_rows_stay_while_redis_is_unavailable(db: Engine, outbox: Outbox, away: redis.Redis, stream: str):
     commit_messages(db, outbox, (stream, {"n": 0}))
 
     with pytest.raises(QueueError, match="relay on stream") as raised:
@@ -352,7 +352,7 @@ def test_relays_that_begin_at_once_agree_on_the_name(open_db: OpenDb):
         assert len(set(pool.map(name_of, engines))) == 1
 
 
-def test_database_that_is_away_is_a_db_error(unreachable: Engine, valkey: redis.Redis):
+def test_database_that_is_unavailable_is_a_db_error(unreachable: Engine, valkey: redis.Redis):
     with pytest.raises(DbError):
         OutboxRelay(unreachable, valkey).relay()
 

@@ -238,7 +238,7 @@ def test_anything_but_an_engine_or_connection_is_refused(bind: Any):
         DbSession(bind)
 
 
-def test_database_that_is_away_is_a_db_error_with_its_cause(unreachable: Engine):
+def test_database_that_is_unavailable_is_a_db_error_with_its_cause(unreachable: Engine):
     with pytest.raises(DbError, match="could not be opened") as raised:
         in_session(unreachable, fail)
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pytest
 
-from conquiet import AsyncQueue, NoConnectionError, NotReplicatedError, StandardCodec
+from conquiet import AsyncQueue, NoConnectionError, NotReplicatedError, QueueError, StandardCodec
 from conquiet.greenlets import await_here, run_plain
 from tests.awaited import in_event_loop
 from tests.services import free_port
@@ -33,6 +33,17 @@ async def test_of_many_tasks_at_once_each_gets_its_own_id(server_url, client, st
 
     stored = {raw_id.decode(): json.loads(fields[b"data"])["n"] for raw_id, fields in client.xrange(stream)}
     assert [stored[entry_id] for entry_id in ids] == [*range(200)]
+
+
+@in_event_loop
+async def test_a_queue_that_is_closed_opens_no_connection(server_url, client, stream):
+    async with AsyncQueue.from_url(server_url, stream) as queue:
+        await queue.enqueue({"n": 1})
+
+    with pytest.raises(QueueError, match="it is closed"):
+        await queue.enqueue_many([{"n": 2}])
+
+    assert payloads(client, stream) == [{"n": 1}]
 
 
 @in_event_loop

@@ -152,7 +152,20 @@ def test_the_relay_publishes_to_streams_on_every_node(cluster, streams, engine):
     client.close()
 
 
-def test_a_cluster_that_is_away_is_a_queue_error():
+def test_a_queue_that_is_closed_opens_no_connection_to_any_node(cluster, streams):
+    queue = open_queue(cluster, streams[0])
+    queue.enqueue({"n": 1})
+
+    queue.close()
+
+    with pytest.raises(QueueError, match="it is closed"):
+        queue.enqueue({"n": 2})
+    with pytest.raises(QueueError, match="it is closed"):
+        queue.read(10)
+    queue.close()
+
+
+def test_a_cluster_that_is_unavailable_is_a_queue_error():
     with pytest.raises(QueueError) as caught:
         RedisStreamsQueue.from_url("redis+cluster://127.0.0.1:1", QueueConfig("orders", GROUP, "worker-1"))
 

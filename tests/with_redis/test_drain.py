@@ -361,7 +361,7 @@ def test_messages_found_in_the_inbox_are_acked_without_their_handler(
     assert pending(client, stream) == {}
 
 
-def test_a_redis_that_goes_away_in_the_middle_is_visible_and_the_report_tells_how_far_it_came(
+def test_a_redis_that_becomes_unavailable_in_the_middle_is_visible_and_the_report_says_how_far_it_came(
     make_queue, engine, client, stream
 ):
     queue = make_queue()

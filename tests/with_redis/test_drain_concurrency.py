@@ -68,6 +68,30 @@ def test_so_many_messages_are_in_handlers_at_once_and_never_more(make_queue, eng
     assert pending(client, stream) == {}
 
 
+def test_where_no_further_thread_can_be_started_those_that_are_there_handle_all(
+    make_queue, engine, monkeypatch, caplog
+):
+    queue, crowd, start = make_queue(), Crowd(2), threading.Thread.start
+    ids = queue.enqueue_many([{"n": n} for n in range(20)])
+
+    def start_two(thread):
+        if thread.name.startswith("conquiet-handler-") and thread.name[-1] > "2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def handler(msg, session):
+        with crowd.entered(waits=msg.payload["n"] < 2):
+            write_effect(msg, session)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    report = drain(queue, handler, engine, unordered())
+
+    assert (in_order(effect_ids(engine)), crowd.most, report.handled) == (ids, 2, 20)
+    assert (
+        caplog.messages.count("messages are handled by 2 workers instead of 4: can't start new thread") == 1
+    )
+
+
 @pytest.mark.parametrize("order_by", ["customer", lambda msg: msg.payload["customer"]])
 def test_messages_of_one_key_are_handled_in_order_while_others_go_on(make_queue, engine, order_by):
     queue, seen, lock, crowd = make_queue(), defaultdict(list), threading.Lock(), Crowd(2)

@@ -24,11 +24,11 @@ from conquiet import (
     StreamWriter,
     drain,
 )
-from conquiet.mq import ConsumerConfig, Message, PartitionConsumer, Producer, Topics
+from conquiet.mq import ConsumerConfig, Message, PartitionConsumer, Producer, Topics, drain_topic
 from conquiet.operations import diagnose, topic_facts
-from conquiet.queue import entry_id_order, open_client
+from conquiet.queue import ends, entry_id_order, open_client
 from conquiet.queue.ends import EndWatch, deleted_streams_key, end_mark
-from tests.eventually import eventually
+from tests.eventually import HANG_S, eventually
 from tests.services import redis_binary, unavailable
 from tests.with_redis.full_server import fill, server_of_its_own
 from tests.with_redis.mq.consuming import metric
@@ -79,7 +79,9 @@ def pair_of(kind: str) -> Iterator[Pair]:
     if binary is None:
         unavailable("redis", f"no binary of {kind}")
     with ExitStack() as stack:
-        primary = stack.enter_context(EmbeddedServer(binary=binary))
+        # By default a primary waits for more replicas to come.
+        at_once = ["--repl-diskless-sync-delay", "0"]
+        primary = stack.enter_context(EmbeddedServer(binary=binary, args=at_once))
         following = ["--replicaof", "127.0.0.1", str(primary.port)]
         replica = stack.enter_context(EmbeddedServer(binary=binary, args=following))
         with redis.Redis.from_url(primary.url) as client:
@@ -314,6 +316,27 @@ def writer(client, stream) -> StreamWriter:
     writer.enqueue_many([{"n": n} for n in range(3)])
     writer.ends.check(stream)
     return writer
+
+
+def test_a_drain_of_a_topic_reports_what_was_lost_while_it_waited_for_messages(
+    client, stream, losses, monkeypatch
+):
+    monkeypatch.setattr(ends, "_CHECK_EVERY_S", 0.0)
+    topic = Topics(client).create(stream.replace(":", "-"))
+    keys = [topic.keys.stream(0), topic.keys.end(0)]
+    dumps = [client.dump(key) for key in keys]
+    sent = Producer(client).send_many(topic, [{"n": n} for n in range(5)])
+    limits, seen = DrainLimits(max_messages=None, idle_ms=None, should_stop=lambda: bool(losses())), []
+    with ThreadPoolExecutor(1) as threads:
+        drained = threads.submit(
+            drain_topic, topic, "billing", lambda msg: seen.append(msg.id), limits=limits
+        )
+        eventually(lambda: len(seen) == 5 and client.hget(keys[1], "lastId") == sent[-1].encode())
+        roll_back(client, keys, dumps)
+        drained.result(HANG_S)
+
+    assert f"up to {sent[-1]} at least" in losses()[0]
+    Topics(client).delete(topic.name)
 
 
 def test_nothing_is_reported_without_a_failover(client, stream, writer, losses):

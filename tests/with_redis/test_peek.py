@@ -89,7 +89,7 @@ def test_a_key_of_another_kind_is_an_error(peek, client, stream):
         peek(stream)
 
 
-def test_a_server_that_is_away_is_an_error():
+def test_a_server_that_is_unavailable_is_an_error():
     with pytest.raises(QueueError, match="orders"):
         asyncio.run(peek_async("redis://127.0.0.1:1", "orders"))
 

@@ -45,8 +45,10 @@ def servers(request) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
 
 @contextmanager
 def primary_and_replica(binary: Path | None = None) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
-    # A stopped replica stays connected.
-    with EmbeddedServer(binary=binary, args=["--repl-timeout", "3600"]) as primary:
+    # A stopped replica stays connected; and by default a primary waits for more replicas to come.
+    with EmbeddedServer(
+        binary=binary, args=["--repl-timeout", "3600", "--repl-diskless-sync-delay", "0"]
+    ) as primary:
         following = ["--replicaof", "127.0.0.1", str(primary.port), "--repl-timeout", "3600"]
         with (
             EmbeddedServer(binary=binary, args=following) as replica,

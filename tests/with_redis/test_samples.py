@@ -75,6 +75,7 @@ def test_audit_entries_come_back_the_newest_first(client):
         user="ann", action="replay", subject="orders", outcome="begun", command="conquiet dlq …"
     )
     began = log.write(entry)
+    assert log.last_step(began) == log.last(1)[0]
     ended = log.write(replace(entry, outcome="done", count=3, detail="Replayed 3.", began=began))
 
     last, first = log.last(2)
@@ -82,8 +83,9 @@ def test_audit_entries_come_back_the_newest_first(client):
     assert (first.id, last.id, last.began) == (began, ended, began)
     assert (last.user, last.count, last.outcome, last.detail) == ("ann", 3, "done", "Replayed 3.")
     assert log.last(1, before=ended)[0].id == began
-    assert log.find(began) == first
-    assert log.find("1-1") is None
+    assert log.last_step(began) == last
+    assert log.last_step(ended) == last
+    assert log.last_step("1-1") is None
     assert first.at_ms > 0
 
 

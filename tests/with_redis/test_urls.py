@@ -188,6 +188,8 @@ def test_sentinel_finds_the_primary_and_after_a_failover_the_new_one(sentinel):
                 return False
 
         eventually(reads_from_the_new_primary)
+    with pytest.raises(QueueError, match="it is closed"):
+        queue.enqueue({"n": 2})
 
 
 def test_a_sentinel_that_does_not_know_the_service_is_visible(sentinel):

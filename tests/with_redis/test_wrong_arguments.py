@@ -62,7 +62,7 @@ def test_an_asyncio_client_is_refused_where_calls_are_plain(make):
 
 
 def test_what_is_no_topic_is_refused(valkey_url, queue):
-    with pytest.raises(TypeError, match="topic must be a Topic or the name of one, got <"):
+    with pytest.raises(TypeError, match="got a RedisStreamsQueue; a plain stream is named by"):
         Producer(open_client(valkey_url)).send(queue, {"n": 1})
 
 
@@ -87,6 +87,11 @@ def test_a_queue_is_refused_by_drains_of_topics_with_its_own(how, queue, engine)
     drained_by, *more = how
     with pytest.raises(TypeError, match=r"topic must be a Topic.*; a RedisStreamsQueue is drained by drain$"):
         drained_by(queue, *more, "not a group: *", None, engine)
+
+
+def test_the_url_of_a_database_is_answered_with_an_engine(queue):
+    with pytest.raises(TypeError, match=r"not 'sqlite:///bills\.db'; `create_engine\(url\)` makes one"):
+        drain(queue, lambda _msg, _session: None, "sqlite:///bills.db")  # type: ignore[arg-type]
 
 
 def test_a_queue_that_is_closed_opens_no_connection(make_queue):

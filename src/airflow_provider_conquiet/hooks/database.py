@@ -104,7 +104,11 @@ def url_of_connection(connection: ConnectionFields, extra: Mapping[str, Any]) ->
     tls = query.pop("ssl", None) if kind == "mysql" else None
     if tls is not None:
         # As Airflow's MySQL hook takes it: {"ca": …, "cert": …, "key": …}, or the same as text.
-        files = json.loads(tls) if isinstance(tls, str) else tls
+        try:
+            files = dict(json.loads(tls) if isinstance(tls, str) else tls)
+        except (TypeError, ValueError) as error:
+            reason = f'has ssl {tls!r}, which is not as {{"ca": …, "cert": …, "key": …}}'
+            raise ConnectionFieldError(connection.conn_id, reason) from error
         query |= {f"ssl_{name}": value for name, value in files.items()}
     odd = sorted(
         name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Self
@@ -18,7 +18,8 @@ from airflow_provider_conquiet.hooks.server import Server
 from airflow_provider_conquiet.hooks.server_errors import CONNECT_ERRORS, ServerConnectionError
 from airflow_provider_conquiet.hooks.stored_connection import StoredConnection
 from conquiet import BacklogStats, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
-from conquiet.mq import Message, Producer, Topic, TopicError, Topics
+from conquiet.mq import Message, Producer, Topic, Topics
+from conquiet.mq.topics import name_of
 from conquiet.queue import AsyncClient, Client, open_async_client, open_client, peek_backlog
 from conquiet.queue.backlog import COUNT_LIMIT
 from conquiet.queue.scripts import Added
@@ -103,20 +104,9 @@ class RedisStreamsHook(BaseHook):
         """The topic as it is now; a plain stream is a topic of one partition."""
         return Topics(self.get_conn()).open(name)
 
-    def partitions(self, topic: str) -> list[int]:
+    def partitions(self, topic: Topic | str) -> list[int]:
         """The numbers of a topic's partitions: what `DrainOperator.partial(...).expand` maps over."""
-        return list(self.topic(topic).partitions)
-
-    def partition_stream(self, topic: str, partition: int) -> str:
-        """The stream of one partition.
-
-        Raises:
-            TopicError: the topic does not have it.
-        """
-        opened = self.topic(topic)
-        if partition not in opened.partitions:
-            raise TopicError(topic, f"has no partition {partition}, only 0 to {opened.partition_count - 1}")
-        return opened.keys.stream(partition)
+        return list(self.topic(name_of(topic)).partitions)
 
     def engine(self, *, connections: int = 1) -> AbstractContextManager[Engine]:
         """The application's database for the length of the block: opened here, disposed at its end.
@@ -169,7 +159,7 @@ class RedisStreamsHook(BaseHook):
 
     def send(
         self,
-        topic: str,
+        topic: Topic | str,
         messages: Sequence[Message],
         *,
         dedupe_id: str | None = None,
@@ -186,11 +176,11 @@ class RedisStreamsHook(BaseHook):
         return [added.entry_id for added in self.send_each(topic, messages, window_ms=window_ms)]
 
     def send_each(
-        self, topic: str, messages: Sequence[Message], *, window_ms: int = ONE_DAY_MS
+        self, topic: Topic | str, messages: Sequence[Message], *, window_ms: int = ONE_DAY_MS
     ) -> list[Added]:
         """Send messages, each dedupe id once in its partition; returns for each whether it is new."""
         added = Producer(self.get_conn(), dedupe_window_ms=window_ms).send_each(topic, messages)
-        self.record_output(topic)
+        self.record_output(name_of(topic))
         return added
 
     def backlog(self, stream: str, group: str, *, count_limit: int = COUNT_LIMIT) -> BacklogStats:
@@ -202,17 +192,6 @@ class RedisStreamsHook(BaseHook):
     ) -> list[QueueMessage]:
         """Claim messages that were idle for a time; they are the caller's to handle and ack."""
         return self.queue(stream, group, consumer).claim_stale(min_idle_ms, count)
-
-    def messages_of(self, taken: Mapping[str, Any]) -> list[QueueMessage]:
-        """The messages that the run has taken, from what its `TakeOperator` returned.
-
-        Raises:
-            RunMessagesGoneError: they are not the run's any more.
-        """
-        # It uses this hook itself.
-        from airflow_provider_conquiet.run_messages import RunMessages
-
-        return RunMessages.of_report(taken).messages(taken["ids"])
 
     def test_connection(self) -> tuple[bool, str]:
         """Connect to the server, and to the database if there is one, and describe both."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 from urllib.parse import quote, urlencode
 
 from airflow_provider_conquiet.arguments import truth
+from conquiet.masking import HIDDEN, mask
 
 CONN_TYPES = ("redis_streams", "redis", "rediss")
 MODES = ("standalone", "cluster", "sentinel")
@@ -195,7 +196,7 @@ class _Fields:
         if not hosts:
             raise self._error("names no host")
         if any(letter in text for letter in "/@?#"):
-            raise self._error(f"has host {text!r}, which is not the name of a host")
+            raise self._error(f"has host {_without_credentials(text)!r}, which is not the name of a host")
         if mode == "standalone" and len(hosts) > 1:
             raise self._error(f"names {len(hosts)} hosts, which only modes cluster and sentinel can have")
         if mode == "cluster":
@@ -208,12 +209,14 @@ class _Fields:
         """The field `db`, or what a URI has after its host; both may say the same."""
         given = {str(value) for value in (self._values.get("db"), self._connection.schema or None)} - {"None"}
         if len(given) > 1:
-            raise self._error(f"names two databases of the server, {' and '.join(sorted(given))}")
+            raise self._error(
+                f"names two databases of the server, {' and '.join(map(_without_credentials, sorted(given)))}"
+            )
         text = given.pop() if given else "0"
         if not (text.isascii() and text.isdigit()):
             raise self._error(
-                f"has {text!r} where the number of a database is expected; in a URI, special characters of "
-                "the password are percent-encoded"
+                f"has {_without_credentials(text)!r} where the number of a database is expected; in a URI, "
+                "special characters of the password are percent-encoded"
             )
         if mode == "cluster" and int(text):
             raise self._error(f"has database {text}, and a cluster has only 0")
@@ -248,6 +251,11 @@ class _Fields:
 
     def _error(self, reason: str) -> ConnectionFieldError:
         return ConnectionFieldError(self._connection.conn_id, reason)
+
+
+def _without_credentials(text: str) -> str:
+    """What is shown of a field that may have a part of a URL in it, and so of its password."""
+    return mask(f"{HIDDEN}@{text.rpartition('@')[2]}" if "@" in text else text)
 
 
 def _is_json_object(text: str) -> bool:

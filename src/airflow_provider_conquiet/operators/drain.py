@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,9 +18,13 @@ from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
 from conquiet.consume import Handler
 from conquiet.mq import PartitionBusyError, RetryPolicy
 from conquiet.mq.own.drain_topic import Until
+from conquiet.queue.config import CLAIM_IDLE_MS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+#: How long a drain waits at most, while something is pending elsewhere, until it looks whether those died.
+_LONGEST_WAIT_S = 3_600.0
 
 
 class DrainOperator(HandlingOperator):
@@ -38,7 +43,7 @@ class DrainOperator(HandlingOperator):
             they start DAGs that are scheduled by asset partitions, and no others.
         skip_on_empty: skip the task if there was no message.
         deferrable: while there is no backlog, and in a topic no retry or delayed message that is due, wait in
-            the triggerer instead of a worker slot.
+            the triggerer instead of a worker slot; it also goes on for what a drain that died has left.
         poll_interval_s: how often the triggerer polls.
         wait_timeout: how long it waits before the task fails.
 
@@ -99,12 +104,13 @@ class DrainOperator(HandlingOperator):
         arguments = self.drain_arguments(hook, task_try)
         if self.topic is None:
             return StreamDrain(stream=str(self.stream), **arguments)
-        arguments |= {"topic": hook.topic(self.topic), "retry": self.message_retry or RetryPolicy()}
+        topic = hook.topic(self.topic)
+        arguments |= {"topic": topic, "retry": self.message_retry or RetryPolicy()}
         if self.partition is None:
             return TopicDrain(stream=self.topic, until=self.until, **arguments)
         partition = number("partition", self.partition, int)
-        stream = hook.partition_stream(self.topic, partition)
-        return PartitionDrain(stream=stream, partition=partition, **arguments)
+        topic.check_partition(partition)
+        return PartitionDrain(stream=topic.keys.stream(partition), partition=partition, **arguments)
 
     @property
     def outlet_partition(self) -> str | None:
@@ -116,13 +122,50 @@ class DrainOperator(HandlingOperator):
         if not self.deferrable:
             return self.execute_complete(context)
         with failing_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
-            drain = self.task_drain(hook, TaskTry.of_context(context))
-            backlog = drain.backlog()
+            backlog = self.task_drain(hook, TaskTry.of_context(context)).backlog()
         if backlog.lag != 0 or backlog.pending:
             report = self.drain_once(context)
             # What is pending may be in flight at other consumers, or wait for its retry.
             if report["read"]:
                 return report
+        return self._wait(
+            context, latest_s=CLAIM_IDLE_MS / 1000 if backlog.pending else None, since=time.time()
+        )
+
+    def execute_complete(
+        self,
+        context: Context,
+        event: dict[str, Any] | None = None,
+        latest_s: float | None = None,
+        since: float = 0.0,
+        **_: Any,
+    ) -> Report:
+        """Drain after the triggerer saw a backlog; another task may have drained it meanwhile.
+
+        Args:
+            latest_s, since: as of the wait that has ended.
+        """
+        report = self.drain_once(context)
+        if report["read"]:
+            return report
+        if latest_s is not None and event is not None and event["lag"] == 0:
+            # What is pending is in flight, or has failed. It may be so for ever: less and less often.
+            later_s = min(2 * latest_s, _LONGEST_WAIT_S) if report["remaining_pending"] else None
+            return self._wait(context, latest_s=later_s, since=since)
+        if self.skip_on_empty:
+            name = self.topic or self.stream
+            raise AirflowSkipException(f"no message in {name!r} for group {self.group!r}")
+        return report
+
+    def _wait(self, context: Context, *, latest_s: float | None, since: float) -> Report:
+        """Wait in the triggerer for a backlog.
+
+        Args:
+            latest_s: after which it drains anyway: who has something pending may have died meanwhile.
+            since: when the first wait of this try began, in seconds since the epoch.
+        """
+        with failing_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
+            drain = self.task_drain(hook, TaskTry.of_context(context))
         trigger = BacklogTrigger(
             **({"topic": self.topic} if type(drain) is TopicDrain else {"stream": drain.stream}),
             group=self.group,
@@ -130,16 +173,17 @@ class DrainOperator(HandlingOperator):
             poll_interval_s=self.poll_interval_s,
             due_in=drain.due_in,
             ring_again_s=None,
+            latest_s=latest_s,
         )
-        return self.defer(trigger=trigger, method_name="execute_complete", timeout=self.wait_timeout)
-
-    def execute_complete(self, context: Context, event: dict[str, Any] | None = None, **_: Any) -> Report:
-        """Drain after the triggerer saw a backlog; another task may have drained it meanwhile."""
-        report = self.drain_once(context)
-        if self.skip_on_empty and not report["read"]:
-            name = self.topic or self.stream
-            raise AirflowSkipException(f"no message in {name!r} for group {self.group!r}")
-        return report
+        timeout = self.wait_timeout
+        if timeout is not None:
+            timeout = max(timedelta(0), timeout - timedelta(seconds=time.time() - since))
+        return self.defer(
+            trigger=trigger,
+            method_name="execute_complete",
+            kwargs={"latest_s": latest_s, "since": since},
+            timeout=timeout,
+        )
 
     def drain_once(self, context: Context) -> Report:
         """As `HandlingOperator.drain_once`; skips the task if its partition is busy and `on_busy` says so."""

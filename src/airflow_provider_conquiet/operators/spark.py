@@ -57,6 +57,12 @@ class SparkPublishOperator(SparkSubmitOperator):
         secrets: "none" if the driver has its secrets by other means, as from a Kubernetes secret.
         redis_streams_conn_id: a connection of type `redis_streams`; the database that it names is the job's.
         db_conn_id: the connection of the job's database, instead of that.
+
+    Examples:
+        >>> with DAG("publish_orders", schedule="@daily", catchup=False):
+        ...     published = SparkPublishOperator(
+        ...         task_id="publish", options={"table": "orders", "in": "database"}, to_topic="orders"
+        ...     )
     """
 
     operator_extra_links = (*SparkSubmitOperator.operator_extra_links, DocumentationLink())

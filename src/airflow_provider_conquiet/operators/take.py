@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -14,6 +14,7 @@ from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.reports import Report
 from airflow_provider_conquiet.run_messages import MOST_MESSAGES, RunMessages
 from airflow_provider_conquiet.task_try import TaskTry
+from conquiet import QueueMessage
 from conquiet.queue.config import CLAIM_IDLE_MS
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class TakeOperator(BaseOperator):
     """Takes messages for the run, first what failed runs handed back; an `AckByRunSensor` settles them.
 
     A retry, and a task that is cleared, takes the same messages again for as long as they are the run's. It
-    returns their ids; `RedisStreamsHook.messages_of` reads the messages.
+    returns their ids; `messages_of` reads the messages.
 
     Args:
         stream: the key of the stream.
@@ -34,6 +35,10 @@ class TakeOperator(BaseOperator):
         claim_idle_ms: after which other runs take over what was not renewed, as when the triggerer is gone.
         skip_on_empty: skip the task, and what depends on it, if there is no message.
         redis_streams_conn_id: a connection of type `redis_streams`, `redis` or `rediss`.
+
+    Examples:
+        >>> with DAG("ship_parcels", schedule="* * * * *", catchup=False):
+        ...     taken = TakeOperator(task_id="take", stream="parcels", group="shipping", max_deliveries=5)
     """
 
     template_fields: Sequence[str] = (
@@ -86,3 +91,16 @@ class TakeOperator(BaseOperator):
             raise AirflowSkipException(f"no message in {self.stream!r} for group {self.group!r}")
         self.log.info("%s messages taken for this run as consumer %r", len(ids), messages.consumer)
         return messages.report(ids, counts)
+
+
+def messages_of(taken: Mapping[str, Any]) -> list[QueueMessage]:
+    """The messages that the run has taken, from what its `TakeOperator` returned.
+
+    Raises:
+        RunMessagesGoneError: they are not the run's any more.
+
+    Examples:
+        >>> def ship(taken):  # a task that is called with the output of the TakeOperator
+        ...     return [msg.payload for msg in messages_of(taken)]
+    """
+    return RunMessages.of_report(taken).messages(taken["ids"])

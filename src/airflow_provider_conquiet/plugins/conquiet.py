@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_provider_conquiet.plugins.page import URL_PREFIX, AirflowPage, is_page_enabled
+from airflow_provider_conquiet.plugins.page import URL_PREFIX, AirflowPage, is_page_enabled, menu_address
 
 
 class ConquietPlugin(AirflowPlugin):
@@ -24,7 +24,7 @@ class ConquietPlugin(AirflowPlugin):
         [
             {
                 "name": "Queues",
-                "href": f"{URL_PREFIX}/",
+                "href": menu_address(),
                 "destination": "nav",
                 "category": "browse",
                 "url_route": "conquiet",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from airflow.configuration import conf
 
@@ -31,6 +32,11 @@ def page_address(view: str, **parameters: str) -> str:
     """The address of a view, for a button of Airflow's."""
     base = conf.get("api", "base_url", fallback="").rstrip("/")
     return f"{base}{URL_PREFIX}/{view}?{urlencode(parameters)}"
+
+
+def menu_address() -> str:
+    """Where the menu leads: below the path of Airflow's own address, if it has one."""
+    return f"{urlsplit(conf.get('api', 'base_url', fallback='')).path.rstrip('/')}{URL_PREFIX}/"
 
 
 class AirflowGate:
@@ -82,14 +88,23 @@ class AirflowPage:
 
     def __init__(self) -> None:
         self._app: Any = None
+        self._building = threading.Lock()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._app is None:
-            self._app = await asyncio.to_thread(_build)
+            await asyncio.to_thread(self._build)
         await self._app(scope, receive, send)
 
+    def _build(self) -> None:
+        # Once, also for two first requests: each page has connections and a thread of its own.
+        with self._building:
+            if self._app is None:
+                self._app = build_airflow_page()
 
-def _build() -> Any:
+
+def build_airflow_page() -> Any:
+    """The page with the settings of the section of Airflow's configuration."""
+    from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
     from conquiet.page import PageSettings, Site, build_page
 
     # Processes of one api-server share it; signed with another purpose than Airflow's own.
@@ -106,10 +121,5 @@ def _build() -> Any:
         secret=secret.hexdigest(),
         stream_s=_STREAM_S,
     )
-    return build_page(Site(_server_url, settings), AirflowGate())
-
-
-def _server_url() -> str:
-    from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
-
-    return RedisStreamsHook(conf.get(_SECTION, "page_conn_id", fallback="redis_streams_default")).url
+    conn_id = conf.get(_SECTION, "page_conn_id", fallback="redis_streams_default")
+    return build_page(Site(lambda: RedisStreamsHook(conn_id).url, settings), AirflowGate())

@@ -25,11 +25,19 @@ class AckByRunSensor(BaseSensorOperator):
     Then it acks them if the run succeeds, else hands them back, for the next run to take, and succeeds
     itself: which of the two is decided by the last tasks of the DAG, as Airflow does. It needs no listener.
 
+    A DAG may have one for each of its `TakeOperator`s; they do not wait for one another.
+
     Args:
-        taken: the output of the run's `TakeOperator`; other tasks do not depend on this one.
+        taken: the output of a `TakeOperator` of the run; no task may be behind this one, which waits for all.
         deferrable: `False` asks from a worker and gives the slot back in between.
         poke_interval: how often the states of the run's tasks are read, in seconds.
         mode: as of Airflow's sensors, where it does not defer.
+
+    Examples:
+        >>> from airflow_provider_conquiet.operators.take import TakeOperator
+        >>> with DAG("ship_parcels", schedule="* * * * *", catchup=False):
+        ...     taken = TakeOperator(task_id="take", stream="parcels", group="shipping")
+        ...     acked = AckByRunSensor(task_id="ack", taken=taken.output, retries=2)
     """
 
     template_fields: Sequence[str] = ("taken",)
@@ -53,21 +61,21 @@ class AckByRunSensor(BaseSensorOperator):
         """Wait in the triggerer; `dag.test()`, where a deferred task holds up all others, reschedules."""
         if not self.deferrable or _is_dag_test():
             return super().execute(context)
-        with failing_at_once():
-            messages = RunMessages.of_report(self.taken)
+        # First here: a task that is resumed as soon as it is deferred may be failed by Airflow's scheduler.
+        result = self.poke(context)
+        if result.is_done:
+            return result.xcom_value
+        state, messages = self._run(context)
         trigger = RunTrigger(
-            state=asdict(RunState.of_context(context)),
-            messages=asdict(messages),
-            poll_interval_s=self.poke_interval,
+            state=asdict(state), messages=asdict(messages), poll_interval_s=self.poke_interval
         )
         timeout = timedelta(seconds=self.timeout)
         return self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Renew the messages, or settle them if the run has ended but for this task."""
-        with failing_at_once():
-            messages = RunMessages.of_report(self.taken)
-        is_success = RunState.of_context(context).will_succeed()
+        state, messages = self._run(context)
+        is_success = state.will_succeed()
         if is_success is None:
             messages.keep()
             return PokeReturnValue(False)
@@ -78,6 +86,11 @@ class AckByRunSensor(BaseSensorOperator):
     ) -> Mapping[str, Any] | None:
         """Return the trigger's event: how many were acked or handed back."""
         return event
+
+    def _run(self, context: Context) -> tuple[RunState, RunMessages]:
+        with failing_at_once():
+            messages = RunMessages.of_report(self.taken)
+            return RunState.of_context(context, AckByRunSensor), messages
 
 
 def _is_dag_test() -> bool:

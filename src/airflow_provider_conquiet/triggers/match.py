@@ -29,6 +29,15 @@ class MatchTrigger(BaseTrigger):
         poll_interval_s: how often new messages are read.
         match: "package.module:function", quick and without I/O: it runs in the triggerer.
         equals: instead of `match`, payload fields and the values they must have.
+
+    Examples:
+        >>> trigger = MatchTrigger(  # what a deferred `MessageSensor` waits with
+        ...     after={"tills": "0-0"},
+        ...     is_topic=False,
+        ...     redis_streams_conn_id="redis_streams_default",
+        ...     poll_interval_s=1.0,
+        ...     equals={"event": "closed"},
+        ... )
     """
 
     def __init__(

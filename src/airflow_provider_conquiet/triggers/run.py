@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
@@ -18,6 +18,8 @@ from airflow_provider_conquiet.triggers.backlog import LONGEST_RETRY_S
 from conquiet import QueueError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class RunTrigger(BaseTrigger):
@@ -30,11 +32,24 @@ class RunTrigger(BaseTrigger):
         state: the fields of a `RunState`.
         messages: the fields of the `RunMessages`.
         poll_interval_s: how often the states of the run's tasks are read.
+
+    Examples:
+        >>> trigger = RunTrigger(  # what a deferred `AckByRunSensor` waits with
+        ...     state={"dag_id": "ship", "run_id": "run-1", "task_id": "ack", "leaves": ["ship"]},
+        ...     messages={
+        ...         "redis_streams_conn_id": "redis_streams_default",
+        ...         "stream": "parcels",
+        ...         "group": "shipping",
+        ...         "consumer": "airflow:ship",
+        ...         "claim_idle_ms": 60_000,
+        ...     },
+        ...     poll_interval_s=5.0,
+        ... )
     """
 
     def __init__(self, *, state: dict[str, Any], messages: dict[str, Any], poll_interval_s: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers are typed in part
-        self._state = RunState(**{**state, "leaves": tuple(state["leaves"])})
+        self._state = RunState(**state)
         self._messages = RunMessages(**messages)
         self.poll_interval_s = poll_interval_s
 
@@ -43,7 +58,7 @@ class RunTrigger(BaseTrigger):
         return (
             f"{RunTrigger.__module__}.{RunTrigger.__qualname__}",
             {
-                "state": {**asdict(self._state), "leaves": list(self._state.leaves)},
+                "state": asdict(self._state),
                 "messages": asdict(self._messages),
                 "poll_interval_s": self.poll_interval_s,
             },
@@ -54,14 +69,14 @@ class RunTrigger(BaseTrigger):
         renew_every_s = self._messages.claim_idle_ms / 3_000
         renewed_at, retry_s = -renew_every_s, 0.0
         while True:
-            is_success = await sync_to_async(self._state.will_succeed)()
+            is_success = await _in_thread(self._state.will_succeed)
             try:
                 if is_success is not None:
-                    report = await asyncio.to_thread(self._messages.settle, is_success=is_success)
+                    report = await _in_thread(self._messages.settle, is_success=is_success)
                     yield TriggerEvent(report)  # type: ignore[no-untyped-call]
                     return
                 if time.monotonic() - renewed_at >= renew_every_s:
-                    await asyncio.to_thread(self._messages.keep)
+                    await _in_thread(self._messages.keep)
                     renewed_at = time.monotonic()
                 retry_s = 0.0
             except QueueError as error:
@@ -70,9 +85,15 @@ class RunTrigger(BaseTrigger):
             await asyncio.sleep(retry_s or min(self.poll_interval_s, renew_every_s))
 
     async def on_kill(self) -> None:
-        """Hand the messages back if the run is over, as when it was marked as failed.
+        """Settle the messages if the run is over: hand them back, unless it was marked as a success.
 
         While other tasks run, this one alone was marked or cleared: it may begin again.
         """
-        if await sync_to_async(self._state.have_others_ended)():
-            await asyncio.to_thread(self._messages.settle, is_success=False)
+        is_success = await _in_thread(self._state.end_when_killed)
+        if is_success is not None:
+            await _in_thread(self._messages.settle, is_success=is_success)
+
+
+async def _in_thread(call: Callable[..., T], **arguments: Any) -> T:
+    """What a call returns that asks Airflow: in a thread from which Airflow 3.1 finds its event loop."""
+    return await sync_to_async(call, thread_sensitive=False)(**arguments)

@@ -26,6 +26,11 @@ class TaskTrigger(BaseTrigger):
     It blocks on the server, with one connection for each task that is waited for. While Redis is unavailable
     it logs that and goes on. If its task is killed in Airflow, it revokes the conquiet task (Airflow 3.3 and
     later).
+
+    Examples:
+        >>> trigger = TaskTrigger(  # what a deferred `TaskOperator` waits with
+        ...     conquiet_task_id="1700000000000-0", task_queue="default", namespace="tasks"
+        ... )
     """
 
     def __init__(

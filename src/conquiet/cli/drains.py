@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from conquiet.consume import DrainLimits, DrainReport
-    from conquiet.mq import RetryPolicy
+    from conquiet.consume.limits import OrderBy
+    from conquiet.mq import RetryPolicy, Topic
 
 HandlerName = Annotated[
     str, typer.Option("--handler", help="The function: package.module:function.", metavar="MODULE:FUNCTION")
@@ -45,6 +46,17 @@ InboxKeep = Annotated[
     int | None,
     duration_option(
         "--inbox-keep", "Purge older rows of the inbox; what is redelivered later is handled again."
+    ),
+]
+OrderField = Annotated[
+    str | None,
+    typer.Option("--order-by", help="With --concurrency: keep the order of equal values.", metavar="FIELD"),
+]
+NoOrder = Annotated[bool, typer.Option("--no-order", help="With --concurrency: messages have no order.")]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size", min=1, help="The most messages of one read, or of a batch handler's transaction."
     ),
 ]
 
@@ -82,24 +94,12 @@ class LimitOptions:
             "--on-error", help="`raise` stops at the first failure, `continue` goes on.", metavar="WHAT"
         ),
     ] = None
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-size", min=1, help="The most messages of one read, or of a batch handler's transaction."
-        ),
-    ] = None
+    batch_size: BatchSize = None
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", min=1, help="How many messages are handled at once.")
     ] = None
-    order_by: Annotated[
-        str | None,
-        typer.Option(
-            "--order-by", help="With --concurrency: keep the order of equal values.", metavar="FIELD"
-        ),
-    ] = None
-    no_order: Annotated[
-        bool, typer.Option("--no-order", help="With --concurrency: messages have no order.")
-    ] = False
+    order_by: OrderField = None
+    no_order: NoOrder = False
 
     def drain_limits(self, stopping: Stopping, *, idle_ms: int | None = None) -> DrainLimits:
         """The limits of a drain that a signal stops."""
@@ -107,10 +107,7 @@ class LimitOptions:
 
         given = {**asdict(self), "idle_ms": idle_ms}
         duration_ms = given.pop("max_duration")
-        if given.pop("no_order"):
-            if self.order_by is not None:
-                raise UsageError("--no-order and --order-by exclude each other.")
-            given["order_by"] = False
+        given["order_by"] = chosen_order(self.order_by, no_order=given.pop("no_order"))
         given["max_duration_s"] = duration_ms and duration_ms / 1000
         chosen: dict[str, Any] = {
             # 0 is no limit.
@@ -180,6 +177,22 @@ class RetryOptions:
             "--max-retry-delay": None if self.max_retry_delay is None else f"{self.max_retry_delay}ms",
         }
         return [str(word) for pair in given.items() if pair[1] is not None for word in pair]
+
+
+def chosen_order(order_by: str | None, *, no_order: bool) -> OrderBy | None:
+    """The order of messages that are handled at once."""
+    if no_order and order_by is not None:
+        raise UsageError("--no-order and --order-by exclude each other.")
+    return False if no_order else order_by
+
+
+def check_order(topic: Topic, concurrency: int, order_by: OrderBy | None) -> None:
+    """Refuse a plain stream whose order nobody has chosen, in the words of the options."""
+    if topic.layout == "bare_stream" and concurrency > 1 and order_by is None:
+        raise UsageError(
+            f"{topic.name!r} is a plain stream, whose messages have no keys: with --concurrency, give "
+            "--order-by FIELD, or --no-order if nothing has to keep its order."
+        )
 
 
 def loaded_handler(reference: str) -> Callable[..., Any]:

@@ -10,9 +10,9 @@ from typing import Generic
 
 from conquiet.consume.attempt import Attempt
 from conquiet.consume.channel import M
-from conquiet.consume.handlers import OwnThread, Workers
 from conquiet.consume.loop_state import LoopState
 from conquiet.consume.outcome import Settlement
+from conquiet.consume.workers import OwnThread, Workers
 from conquiet.errors import DatabaseUnavailableError, MalformedEntry
 from conquiet.logs import MessageLog, are_error_texts_hidden
 from conquiet.masking import mask

@@ -11,8 +11,8 @@ from sqlalchemy.util import greenlet_spawn
 from conquiet.consume.attempt import Attempt, Attempts
 from conquiet.consume.channel import M
 from conquiet.consume.event_loop import EventLoop
-from conquiet.consume.handlers import KEEP_CONNECTION_S, TURN, Workers
 from conquiet.consume.order import Order
+from conquiet.consume.workers import KEEP_CONNECTION_S, TURN, Workers
 from conquiet.logs import name_messages_in_task
 
 
@@ -31,8 +31,8 @@ class Coroutines(Workers[M]):
         self._loop.call_soon(self._jobs.put_nowait, messages)
 
     @property
-    def _is_any_alive(self) -> bool:
-        return any(not worker.done() for worker in self._running)
+    def is_busy(self) -> bool:
+        return any(not worker.done() for worker in self._running) or not self._ended.empty()
 
     def _start(self, attempts: Attempts[M], _number: int) -> None:
         self._running.append(self._loop.start(self._work(attempts)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,18 +87,28 @@ class GivenUp:
 
 def message_content(msg: QueueMessage) -> dict[str, Any]:
     """What a message of a plain stream was, in the members that a topic's message has."""
-    # Not `msg.payload`: its handler may have changed it.
-    payload = decode_payload(msg.data)
+
+    def content() -> dict[str, Any]:
+        # Not `msg.payload`: its handler may have changed it.
+        payload = decode_payload(msg.data)
+        envelope = {"schemaVersion": 1, "payload": payload}
+        return {"headers": {}, **as_read(msg.data, encode_payload(payload)), "envelope": envelope}
+
+    return writable_content(content, msg.data)
+
+
+def writable_content(content: Callable[[], dict[str, Any]], data: bytes) -> dict[str, Any]:
+    """What a message was, or its bytes as they came, if it can be read here or written no more.
+
+    As a lone surrogate, or what is nested so deeply that it depends on the depth of the stack.
+    """
     try:
-        written = encode_payload(payload)
-    except ValueError:
-        # Some JSON can be read but not written again, as a lone surrogate: the bytes as they came.
-        return raw_content([(b"data", msg.data)])
-    return {
-        "headers": {},
-        **as_read(msg.data, written),
-        "envelope": {"schemaVersion": 1, "payload": payload},
-    }
+        found = content()
+        # A little deeper than in the letter.
+        json.dumps([[[found]]]).encode()
+    except (TypeError, ValueError, RecursionError):
+        return raw_content([(b"data", data)])
+    return found
 
 
 def as_read(data: bytes, *written: bytes) -> dict[str, str]:

@@ -97,7 +97,12 @@ class Decisions(Generic[M]):
         for settlement in settlements:
             self.failed += settlement.kind != "ack"
         if self.aside.messages or self.alone or self._outages_of:
-            self._forget(messages, settlements)
+            for msg, settlement in zip(messages, settlements, strict=True):
+                self.aside.forget(msg.id)
+                self.alone.discard(msg.id)
+                # Its next attempt goes on with this count: else it takes the database down as often again.
+                if settlement.kind in ("ack", "dead_letter"):
+                    self._outages_of.pop(msg.id, None)
         return settlements
 
     def put_back(
@@ -145,14 +150,6 @@ class Decisions(Generic[M]):
     def take_due(self) -> list[M]:
         """What was set aside and is to be tried again, in order."""
         return [msg for due in self.aside.take_due() for msg in self._channel.take_back(due)]
-
-    def _forget(self, messages: Sequence[M], settlements: Sequence[Settlement]) -> None:
-        for msg, settlement in zip(messages, settlements, strict=True):
-            self.aside.forget(msg.id)
-            self.alone.discard(msg.id)
-            # Its next attempt goes on with this count: else it takes the database down as often again.
-            if settlement.kind in ("ack", "dead_letter"):
-                self._outages_of.pop(msg.id, None)
 
     def _raise_if_final(self, attempt: Attempt[M], error: BaseException) -> None:
         """Raise what ends the loop, and what is no attempt."""

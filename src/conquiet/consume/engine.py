@@ -12,7 +12,6 @@ from conquiet.consume.conclusions import Conclusions
 from conquiet.consume.decisions import Decisions
 from conquiet.consume.ending import Ending
 from conquiet.consume.gate import Gate
-from conquiet.consume.handlers import OwnThread, Threads, Workers
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.loop_state import LoopState
 from conquiet.consume.order import Order, order_of
@@ -22,6 +21,7 @@ from conquiet.consume.report import DrainReport, StopReason
 from conquiet.consume.spans import Spans
 from conquiet.consume.tally import Tally
 from conquiet.consume.unsettled import Unsettled
+from conquiet.consume.workers import OwnThread, Threads, Workers
 from conquiet.logs import naming_messages_of
 
 if TYPE_CHECKING:
@@ -169,7 +169,15 @@ class DrainLoop(Generic[M]):
         """Whether the next message may begin now; if not, some have ended or a moment is over."""
         if self._is_concurrent:
             self._conclusions.of_ended()
-            if not self._may_begin_beside(self._handlers.count):
+            others, decisions = self._handlers.count, self._decisions
+            # A database that was unavailable is tried with one message.
+            is_alone = decisions.database.is_on or not decisions.alone.isdisjoint(self._handlers.ids)
+            if not (
+                not (others and is_alone)
+                and self._handlers.has_room()
+                and self._tally.most_to_take(1, len(self._handlers.ids)) == 1
+                and self._queued.bring_forward(others)
+            ):
                 self._conclusions.wait()
                 return False
         if not self._gate.has_limit or self._gate.enter_at_once():
@@ -180,16 +188,6 @@ class DrainLoop(Generic[M]):
             return False
         return self._gate.enter(
             lambda: self._gate.is_paused or self._reason_to_stop() is not None, self._give_way
-        )
-
-    def _may_begin_beside(self, others: int) -> bool:
-        # A database that was unavailable is tried with one message.
-        is_alone = self._decisions.database.is_on or not self._decisions.alone.isdisjoint(self._handlers.ids)
-        return (
-            not (others and is_alone)
-            and self._handlers.has_room()
-            and self._tally.most_to_take(1, len(self._handlers.ids)) == 1
-            and self._queued.bring_forward(others)
         )
 
     def _read(self, size: int) -> int | None:

@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 class EventLoop:
     """Lives from its first `enter` to its last `leave`.
 
-    The connections of an AsyncEngine belong to one event loop: whoever handles messages with the same engine
-    shares it, and the pool is emptied at its end. Plain functions run here in a greenlet, as SQLAlchemy's own
+    The connections of an AsyncEngine belong to one event loop: all drains with the same engine
+    share it, and the pool is emptied at its end. Plain functions run here in a greenlet, as SQLAlchemy's own
     do: each call of theirs to the database gives way to other tasks.
     """
 
@@ -50,7 +50,13 @@ class EventLoop:
         with _lock:
             loop = _running.get(engine)
             if loop is None:
-                _check_pool(engine)
+                # Pools of single connections do not count them.
+                count: Callable[[], int] | None = getattr(engine and engine.pool, "checkedin", None)
+                if count is not None and count():
+                    raise ValueError(
+                        "the AsyncEngine has open connections of another event loop, which this one cannot "
+                        "use: `await engine.dispose()` there, or give the drain an engine of its own"
+                    )
                 loop = cls(engine)
                 loop._thread.start()
                 loop._is_ready.wait()
@@ -103,7 +109,7 @@ class EventLoop:
                 self._loop = runner.get_loop()
                 runner.run(self._serve())
         finally:
-            # Whoever waits for the start must not do so for ever.
+            # Else who waits for the start would do so for ever.
             self._is_ready.set()
 
     async def _serve(self) -> None:
@@ -133,16 +139,6 @@ class _Loop(asyncio.SelectorEventLoop):
 
 _lock = threading.Lock()
 _running: dict[AsyncEngine | None, EventLoop] = {}
-
-
-def _check_pool(engine: AsyncEngine | None) -> None:
-    # Pools of single connections do not count them.
-    count: Callable[[], int] | None = getattr(engine and engine.pool, "checkedin", None)
-    if count is not None and count():
-        raise ValueError(
-            "the AsyncEngine has open connections of another event loop, which this one cannot use: "
-            "`await engine.dispose()` there, or give the drain an engine of its own"
-        )
 
 
 def _start_anew() -> None:

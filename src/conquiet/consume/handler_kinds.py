@@ -63,7 +63,9 @@ def new_handling(
     Raises:
         TypeError: the handler and the engine are of different kinds, or it cannot be called as it will be.
     """
-    check_handler(handler, arguments=1 if engine is None else 2, may_be_async=_may_await(engine))
+    # Not `isinstance`: the core does not import SQLAlchemy's asyncio.
+    may_be_async = engine is None or hasattr(engine, "sync_engine")
+    check_handler(handler, arguments=1 if engine is None else 2, may_be_async=may_be_async)
     call = handler if payload is None else _with_typed(handler, payload)
     if not is_async(handler):
         return _plain_handling(call, engine, inbox, before_commit)
@@ -89,11 +91,6 @@ def _plain_handling(
     kind: Any = BatchHandling if isinstance(handler, BatchHandler) else MessageHandling
     handling: MessageHandling = kind(handler, engine, inbox, before_commit=before_commit)
     return handling
-
-
-def _may_await(engine: object) -> bool:
-    # Not `isinstance`: the core does not import SQLAlchemy's asyncio.
-    return engine is None or hasattr(engine, "sync_engine")
 
 
 def _with_typed(handler: Handler, payload: PayloadType) -> Handler:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
@@ -16,8 +15,8 @@ from conquiet.arguments import check_non_negative_int
 from conquiet.consume.batch_handler import BatchHandler
 from conquiet.consume.channel import Message
 from conquiet.consume.outcome import Ack, Answer, DeadLetter, Outcome, Retry, Skipped
+from conquiet.consume.purges import Purges
 from conquiet.db import DbSession, Inbox, is_read_only
-from conquiet.db.inbox import PURGE_STEP
 from conquiet.db.probe import is_unavailable
 from conquiet.errors import ConquietError, DatabaseUnavailableError, DbError
 from conquiet.logs import MessageLog
@@ -28,9 +27,6 @@ Handler = Callable[..., Any]
 
 _log = MessageLog(logging.getLogger(__name__))
 
-#: Between two steps of the inbox's retention, and while there is more to purge.
-_PURGE_EVERY_S = 60.0
-_NEXT_PURGE_S = 0.2
 
 _ACK = Ack()
 _SKIPPED = Skipped()
@@ -55,9 +51,13 @@ class MessageHandling:
         inbox: Inbox | bool | None = None,
         *,
         before_commit: Callable[[], None] | None = None,
+        purge: Callable[[DbSession], bool] | None = None,
     ) -> None:
         if engine is not None and not isinstance(engine, Engine):
-            remedy = "; an AsyncEngine is for `async def` handlers" if hasattr(engine, "sync_engine") else ""
+            of_url = "; `create_engine(url)` makes one" if isinstance(engine, str) else ""
+            remedy = (
+                "; an AsyncEngine is for `async def` handlers" if hasattr(engine, "sync_engine") else of_url
+            )
             raise TypeError(f"engine must be a SQLAlchemy Engine, not {shown(engine)}{remedy}")
         if isinstance(inbox, bool):
             inbox = Inbox() if inbox else None
@@ -72,12 +72,12 @@ class MessageHandling:
         self._engine = engine
         self._inbox = inbox
         self._before_commit = before_commit
+        self._purges = Purges(inbox, purge)
         self._connection: Connection | None = None
         self._options: Mapping[str, Any] = {}
         #: The inbox row that the current handling has written.
         self._delivery: str | None = None
         self._session: DbSession | None = None
-        self._next_purge = 0.0
 
     def handle(self, msg: Message) -> Outcome:
         """Handle and commit; whatever is raised, the message must stay pending.
@@ -124,7 +124,13 @@ class MessageHandling:
 
     def for_another_thread(self) -> MessageHandling:
         """The same with a connection of its own."""
-        return MessageHandling(self._handler, self._engine, self._inbox, before_commit=self._before_commit)
+        return MessageHandling(
+            self._handler,
+            self._engine,
+            self._inbox,
+            before_commit=self._before_commit,
+            purge=self._purges.other,
+        )
 
     @property
     def has_inbox(self) -> bool:
@@ -160,22 +166,14 @@ class MessageHandling:
     @property
     def is_time_to_purge(self) -> bool:
         """Whether `purge_inbox` would do anything."""
-        has_retention = self._inbox is not None and self._inbox.keep_for is not None
-        return has_retention and time.monotonic() >= self._next_purge
+        return self._purges.are_due(has_connection=self.has_connection)
 
     def purge_inbox(self) -> None:
         """Take one step of the inbox's retention if it is time; between messages, it never fails one."""
-        if self._inbox is None or self._inbox.keep_for is None or not self.is_time_to_purge:
-            return
-        wait_s = _PURGE_EVERY_S
-        try:
-            with DbSession(self._connection or self._connect()) as session:
-                if self._inbox.purge_step(session, self._inbox.keep_for) == PURGE_STEP:
-                    wait_s = _NEXT_PURGE_S
-        except (ConquietError, SQLAlchemyError) as error:
-            self.release()
-            _log.warning("the inbox could not be purged, it is tried again in %.0f s: %s", wait_s, error)
-        self._next_purge = time.monotonic() + wait_s
+        if self.is_time_to_purge:
+            is_done = self._purges.take_step(lambda: DbSession(self._connection or self._connect()))
+            if not is_done:
+                self.release()
 
     def is_database_unavailable(self) -> bool:
         """Whether the database cannot be used now; never without one."""
@@ -217,9 +215,6 @@ class MessageHandling:
             # As one to the primary of before a failover: the pool would hand it out again.
             self._connection.invalidate()
         self.release()
-        self._take_back(messages, error)
-
-    def _take_back(self, messages: Sequence[Message], error: BaseException) -> None:
         # Rolled back with the rest, unless the handler found a way to commit: then its redelivery must not be
         # skipped. A commit that failed half-way may have been made after all; then the row is true and stays.
         if self._inbox is None or self._engine is None or self._delivery is None:

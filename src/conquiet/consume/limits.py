@@ -51,7 +51,7 @@ class DrainLimits:
     concurrency: int = 1
     #: With more than one: messages of one key are handled one after the other, in order. A string names a
     #: field of the payload, a function is called with the message (`None`: this one has no order). `False`:
-    #: there is no order at all. `None`: a topic keeps the order of its keys; a plain stream must be told.
+    #: there is no order at all. `None`: a topic keeps the order of its keys; a plain stream needs a choice.
     order_by: OrderBy | None = None
     #: The most messages that one read asks for, and of a batch handler those of one transaction. Fewer come
     #: if they are large: a batch has about 8 MiB at most (`BATCH_BYTES`), or one message. In a plain stream

@@ -74,15 +74,12 @@ def order_of(limits: DrainLimits, channel: Channel[M]) -> Order[M]:
                 "keeps its order, as order_by='customer', or order_by=False if nothing has to"
             )
         return Order(channel.key_of)
-    if isinstance(order_by, str):
-        return Order(_field(order_by))
-    return Order(order_by)
+    if not isinstance(order_by, str):
+        return Order(order_by)
 
-
-def _field(name: str) -> KeyOf:
-    def key_of(msg: Any) -> Hashable:
+    def value_of_field(msg: Any) -> Hashable:
         # One without the field is in order with the others that lack it: a wrong name loses speed, not order.
-        value = msg.payload.get(name) if isinstance(msg.payload, dict) else None
+        value = msg.payload.get(order_by) if isinstance(msg.payload, dict) else None
         return (value,) if isinstance(value, Hashable) else json.dumps(value, sort_keys=True)
 
-    return key_of
+    return Order(value_of_field)

@@ -9,7 +9,7 @@ from typing import Any
 from conquiet.consume.handling import check_handler
 
 
-def load_handler(reference: str) -> Callable[..., Any]:
+def load_handler(reference: str, *, may_be_async: bool = False) -> Callable[..., Any]:
     """Import what "package.module:function" names.
 
     Raises:
@@ -22,7 +22,7 @@ def load_handler(reference: str) -> Callable[..., Any]:
         5.0
     """
     found = _imported("handler", "function", reference)
-    check_handler(found)
+    check_handler(found, may_be_async=may_be_async)
     return found  # type: ignore[no-any-return]  # checked to be callable
 
 

@@ -138,9 +138,19 @@ class StreamChannel:
         self._queue.ack_ids([settlement.entry_id for settlement in acks])
         for settlement in acks:
             settlement.is_done = True
+        config, client = self._queue.config, self._queue.client
         for settlement in settlements:
             if settlement.kind == "dead_letter":
-                self._move(settlement)
+                with visible_errors("dead letter", stream=config.stream_key, group=config.consumer_group):
+                    moved_to = dead_letter(
+                        client,
+                        config,
+                        dead_letter_stream(config.stream_key),
+                        entry_id=settlement.entry_id,
+                        delivery_count=settlement.delivery_count,
+                        letter=str(settlement.first),
+                    )
+                settlement.is_refused, settlement.is_done = moved_to is None, True
 
     def next_message(self, queued: deque[QueueMessage]) -> QueueMessage | None:
         # Others may claim what waits here; ask which ones are still pending at this consumer before that.
@@ -195,9 +205,8 @@ class StreamChannel:
         """As `Channel.decide_malformed`: pending as it is, until it was delivered too often."""
         if self._max_deliveries is not None and entry.delivery_count > self._max_deliveries:
             return _dead_letter(self._queue.config, entry.id, entry.delivery_count, *malformed_content(entry))
-        config = self._queue.config
-        place = {"stream": config.stream_key, "group": config.consumer_group}
-        error = MalformedEntryError("drain", **place, entries=[entry], messages=())
+        names = {"stream": self.stream, "group": self._queue.config.consumer_group}
+        error = MalformedEntryError("drain", **names, entries=[entry], messages=())
         self._left += 1
         return Settlement("leave", entry.id, entry.delivery_count, outcome="failed", error=error)
 
@@ -209,7 +218,11 @@ class StreamChannel:
         self.claimed_by_others += len(queued) - given
         if self._presence is not None:
             self.elsewhere = self._presence.leave(self._left + given)
-            _log_elsewhere(self, self._queue.config.claim_idle_ms)
+            pending, idle_ms = self.elsewhere.pending, self.elsewhere.idle_ms
+            if pending:
+                is_stale = idle_ms >= self._queue.config.claim_idle_ms
+                text = "%s entries of %s are pending at other consumers, the oldest for %.0f s"
+                _log.log(logging.WARNING if is_stale else logging.INFO, text, pending, self, idle_ms / 1000)
         return given
 
     def as_delivered(self, msg: QueueMessage) -> QueueMessage:
@@ -224,19 +237,6 @@ class StreamChannel:
 
     def __str__(self) -> str:
         return f"stream {self.stream!r} for group {self._queue.config.consumer_group!r}"
-
-    def _move(self, settlement: Settlement) -> None:
-        config = self._queue.config
-        with visible_errors("dead letter", stream=config.stream_key, group=config.consumer_group):
-            moved_to = dead_letter(
-                self._queue.client,
-                config,
-                dead_letter_stream(config.stream_key),
-                entry_id=settlement.entry_id,
-                delivery_count=settlement.delivery_count,
-                letter=str(settlement.first),
-            )
-        settlement.is_refused, settlement.is_done = moved_to is None, True
 
 
 def _dead_letter(
@@ -253,14 +253,6 @@ def _dead_letter(
     letter = given_up.letter(cause, content)
     reason = f"{cause.error_type}: {cause.message}"
     return Settlement("dead_letter", entry_id, delivery_count, letter, outcome="dead_lettered", reason=reason)
-
-
-def _log_elsewhere(channel: StreamChannel, claim_idle_ms: int) -> None:
-    pending, idle_ms = channel.elsewhere.pending, channel.elsewhere.idle_ms
-    if pending:
-        level = logging.WARNING if idle_ms >= claim_idle_ms else logging.INFO
-        text = "%s entries of %s are pending at other consumers, the oldest for %.0f s"
-        _log.log(level, text, pending, channel, idle_ms / 1000)
 
 
 def _pages_of(presence: Presence, consumer: str) -> Page:

@@ -13,7 +13,7 @@ from conquiet.consume.channel import Batch, Channel
 from conquiet.consume.limits import DrainLimits
 from conquiet.consume.outcome import Settlement
 from conquiet.consume.report import COUNTS, MAX_FAILURES, DrainReport, StopReason
-from conquiet.errors import DrainError, DrainFailure
+from conquiet.errors import DrainError, DrainFailure, causes_of
 from conquiet.queue.message import entry_id_order
 
 
@@ -149,11 +149,9 @@ def _order_of(message_id: str) -> tuple[int, int]:
         return 0, 0
 
 
-def _forget_variables(error: BaseException | None) -> None:
+def _forget_variables(of_error: BaseException) -> None:
     """Forget what the frames of a traceback had in their variables, of all errors that led to this one."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    for error in causes_of(of_error):
         clear_frames(error.__traceback__)
         frame = error.__traceback__ and error.__traceback__.tb_frame.f_back
         # Each frame keeps its callers: up to the loop, which runs.
@@ -161,4 +159,3 @@ def _forget_variables(error: BaseException | None) -> None:
             while frame is not None:
                 frame.clear()
                 frame = frame.f_back
-        error = error.__cause__ or error.__context__

@@ -36,27 +36,22 @@ class DriverStatement:
             # Which one, only SQLAlchemy knows.
             connection.execute(self._insert, row).close()
             return
-        compiled = self._compiled.get(connection.dialect)
-        text, constants, names = self._compile(connection.dialect) if compiled is None else compiled
+        dialect = connection.dialect
+        compiled = self._compiled.get(dialect)
+        if compiled is None:
+            made = self._insert.compile(dialect=dialect)
+            constants = {name: value for name, value in made.params.items() if value is not None}
+            names = list(made.positiontup or ()) if made.positional else None
+            compiled = self._compiled.setdefault(dialect, (str(made), constants, names))
+        text, constants, names = compiled
         values = {**constants, **row}
         parameters: Any = values if names is None else tuple([values[name] for name in names])
-        if _is_watched(connection):
+        events = connection.engine.dispatch
+        # Somebody wants to see each statement, as a tracing library.
+        if connection.engine.echo or events.before_cursor_execute or events.after_cursor_execute:
             connection.exec_driver_sql(text, parameters).close()
         else:
             _execute_by_cursor(connection, text, parameters)
-
-    def _compile(self, dialect: Dialect) -> _Compiled:
-        compiled = self._insert.compile(dialect=dialect)
-        names = list(compiled.positiontup or ()) if compiled.positional else None
-        constants = {name: value for name, value in compiled.params.items() if value is not None}
-        return self._compiled.setdefault(dialect, (str(compiled), constants, names))
-
-
-def _is_watched(connection: Connection) -> bool:
-    """Whether somebody wants to see each statement, as a tracing library or `echo=True`."""
-    engine = connection.engine
-    events = engine.dispatch
-    return bool(engine.echo or events.before_cursor_execute or events.after_cursor_execute)
 
 
 def _execute_by_cursor(connection: Connection, text: str, parameters: Any) -> None:

@@ -169,7 +169,11 @@ def _watch(connection: Connection) -> None:
         setattr(dialect, name, _checked(check, getattr(dialect, name)))
     for name in ("do_execute", "do_executemany"):
         event.listen(dialect, name, _refuse_end)
-    event.listen(dialect, "do_execute_no_params", _refuse_end_without_parameters)
+    event.listen(
+        dialect,
+        "do_execute_no_params",
+        lambda cursor, statement, context: _refuse_end(cursor, statement, None, context),
+    )
     event.listen(dialect, "handle_error", _note_undone)
     _watched.add(dialect)
 
@@ -199,10 +203,6 @@ def _refuse_intruder(pooled: Any) -> None:
 def _refuse_commit(pooled: Any) -> None:
     if id(pooled.dbapi_connection) in TransactionGuard.open:
         raise DbError("a handler must not commit: its DbSession does, when the handler returns")
-
-
-def _refuse_end_without_parameters(cursor: Any, statement: str, context: ExecutionContext) -> None:
-    _refuse_end(cursor, statement, None, context)
 
 
 def _refuse_end(_cursor: Any, statement: str, _parameters: Any, context: ExecutionContext) -> None:

@@ -15,20 +15,19 @@ from conquiet.db.driver_statement import DriverStatement, has_other_schema
 from conquiet.db.insert_new import insert_new
 from conquiet.db.lock_timeout import insert_within, insert_within_on_mariadb, lock_timeout
 from conquiet.db.outage_codes import is_lock_timeout
+from conquiet.db.retention import PURGE_STEP, check_keep_for, delete_oldest
 from conquiet.db.session import DbSession
 from conquiet.db.tables import (
     MYSQL_OPTIONS,
     check_table_name,
     create_table,
     digest_of,
+    fitting,
     now_ms,
     visible_sql,
 )
 from conquiet.errors import InboxRowLockedError
 from conquiet.logs import Delivered
-
-#: Rows that are purged in one transaction.
-PURGE_STEP = 1_000
 
 
 class Identified(Delivered, Protocol):
@@ -67,8 +66,7 @@ class Inbox:
         keep_for: timedelta | None = None,
     ) -> None:
         check_table_name(table)
-        if keep_for is not None and not (isinstance(keep_for, timedelta) and keep_for > timedelta(0)):
-            raise ValueError(f"keep_for must be a timedelta above 0 or None, got {keep_for!r}")
+        check_keep_for(keep_for)
         check_positive_int("lock_timeout_s", lock_timeout_s)
         if not isinstance(namespace, str):
             raise TypeError(f"namespace must be a str, not {namespace!r}")
@@ -114,7 +112,7 @@ class Inbox:
             "namespace": self.namespace,
             "stream": msg.stream,
             "consumer_group": msg.group,
-            "entry_id": msg.id,
+            "entry_id": fitting(msg.id),
             "delivery": delivery,
             "handled_at_ms": now_ms(),
         }
@@ -159,7 +157,7 @@ class Inbox:
                 "namespace": self.namespace,
                 "stream": msg.stream,
                 "consumer_group": msg.group,
-                "entry_id": msg.id,
+                "entry_id": fitting(msg.id),
                 "delivery": delivery,
                 "handled_at_ms": handled_at_ms,
             }
@@ -216,16 +214,8 @@ class Inbox:
 
     def purge_step(self, session: DbSession, older_than: timedelta) -> int:
         """Delete up to `PURGE_STEP` rows that are older, the oldest first; returns how many were found."""
-        cutoff_ms = now_ms() - int(older_than.total_seconds() * 1000)
         columns = self._table.c
-        is_older = columns.handled_at_ms < cutoff_ms
-        oldest = select(columns.message_key).where(is_older).order_by(columns.handled_at_ms).limit(PURGE_STEP)
-        # In the same order for all: of two that purge at once one waits for the other, and none forever.
-        keys = sorted(session.scalars(oldest))
-        if keys:
-            with lock_timeout(session, 1):
-                session.execute(delete(self._table).where(columns.message_key.in_(keys), is_older))
-        return len(keys)
+        return delete_oldest(session, columns.message_key, columns.handled_at_ms, older_than, PURGE_STEP)
 
     def _key(self, msg: Identified) -> str:
         place, name = msg.identity

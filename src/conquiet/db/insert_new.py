@@ -23,12 +23,12 @@ def insert_new(session: DbSession, table: Table, rows: Sequence[Mapping[str, Any
     dialect = session.connection.dialect
     key = next(iter(table.primary_key))
     if dialect.name == "postgresql" and dialect.insert_returning:
-        return set(session.scalars(_insert_on_postgresql(table), {"rows": json.dumps(rows)}))
+        return set(session.scalars(_statement(table, dialect.name), {"rows": json.dumps(rows)}))
     if dialect.name == "sqlite" and dialect.insert_executemany_returning:
-        return set(session.execute(_insert_on_sqlite(table), rows).scalars())
+        return set(session.execute(_statement(table, dialect.name), rows).scalars())
     keys = [row[key.name] for row in rows]
     if dialect.name in ("mysql", "mariadb"):
-        session.execute(_insert_or_keep(table), rows)
+        session.execute(_statement(table, "mysql"), rows)
         is_own = table.c.delivery == rows[0]["delivery"]
         return set(session.scalars(select(key).where(key.in_(keys), is_own)))
     # One that another transaction adds in this moment fails the batch; by itself it is found.
@@ -40,22 +40,16 @@ def insert_new(session: DbSession, table: Table, rows: Sequence[Mapping[str, Any
 
 
 @lru_cache(maxsize=16)
-def _insert_on_postgresql(table: Table) -> Executable:
+def _statement(table: Table, dialect: str) -> Executable:
+    if dialect == "sqlite":
+        return sqlite.insert(table).on_conflict_do_nothing().returning(*table.primary_key)
+    if dialect == "mysql":
+        # Not IGNORE, by which every other error would be a warning, too.
+        key = next(iter(table.primary_key))
+        return mysql.insert(table).on_duplicate_key_update({key.name: key})
     # One parameter for all rows: thousands of them take the driver longer than the rows take the server.
     columns = [column(one.name, one.type) for one in table.c]
     records = func.json_to_recordset(bindparam("rows", type_=Text).cast(JSON)).table_valued(*columns)
     rows = select(*records.render_derived(with_types=True).c)
     insertion = postgresql.insert(table).from_select(list(table.c), rows)
     return insertion.on_conflict_do_nothing().returning(*table.primary_key)
-
-
-@lru_cache(maxsize=16)
-def _insert_on_sqlite(table: Table) -> Executable:
-    return sqlite.insert(table).on_conflict_do_nothing().returning(*table.primary_key)
-
-
-@lru_cache(maxsize=16)
-def _insert_or_keep(table: Table) -> Executable:
-    # Not IGNORE, by which every other error would be a warning, too.
-    key = next(iter(table.primary_key))
-    return mysql.insert(table).on_duplicate_key_update({key.name: key})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
+
+from conquiet.errors import causes_of
 
 #: PostgreSQL, by SQLSTATE: read-only (a standby, `default_transaction_read_only`), out of disk, memory or
 #: connections, `lock_timeout`, shutting down or starting, a file that cannot be read or written.
@@ -83,12 +84,5 @@ def _code_of(error: Any) -> str | int | None:
     return number if isinstance(number, int) else sqlstate
 
 
-def _database_errors(error: BaseException) -> Iterator[DBAPIError]:
-    cause: BaseException | None = error
-    seen: set[int] = set()
-    # A user's exception may be its own cause.
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        if isinstance(cause, DBAPIError):
-            yield cause
-        cause = cause.__cause__ or cause.__context__
+def _database_errors(error: BaseException) -> list[DBAPIError]:
+    return [cause for cause in causes_of(error) if isinstance(cause, DBAPIError)]

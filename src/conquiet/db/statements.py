@@ -113,7 +113,12 @@ def _mysql_effects(text: str) -> Iterator[Effect | None]:
 def _mysql_effect(words: list[str]) -> Effect | None:
     first, second = words[0], words[1] if len(words) > 1 else ""
     if first == "SET":
-        return _effect_of_set(words)
+        if second == "STATEMENT" and "FOR" in words:
+            # MariaDB's SET STATEMENT name = value FOR statement
+            rest = words[words.index("FOR") + 1 :]
+            return (_effect(rest) or _mysql_effect(rest)) if rest else None
+        is_commit = ("AUTOCOMMIT", "=") in pairwise(words) or second in ("PASSWORD", "DEFAULT")
+        return "commits" if is_commit else None
     if first in _MYSQL_COMMITS:
         is_harmless = (
             (first in ("CREATE", "DROP") and "TEMPORARY" in words[1:4])
@@ -126,15 +131,6 @@ def _mysql_effect(words: list[str]) -> Effect | None:
     if first in _MYSQL_HARMLESS:
         return None
     return "savepoint" if first == "RELEASE" else "may end"
-
-
-def _effect_of_set(words: list[str]) -> Effect | None:
-    if words[1:2] == ["STATEMENT"] and "FOR" in words:
-        # MariaDB's SET STATEMENT name = value FOR statement
-        rest = words[words.index("FOR") + 1 :]
-        return (_effect(rest) or _mysql_effect(rest)) if rest else None
-    is_commit = ("AUTOCOMMIT", "=") in pairwise(words) or words[1:2] in (["PASSWORD"], ["DEFAULT"])
-    return "commits" if is_commit else None
 
 
 def _statements(text: str, dialect: str) -> Iterator[list[str]]:

@@ -12,7 +12,9 @@ from typing import Any
 from sqlalchemy import Engine, Table, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
-from conquiet.errors import DbError
+from conquiet.db.outage_codes import is_connection_lost, is_refused
+from conquiet.db.probe import is_unavailable
+from conquiet.errors import DatabaseUnavailableError, DbError
 from conquiet.masking import scrubbed
 
 #: Stream names are compared as bytes; MySQL's default collation would treat "Orders" as "orders".
@@ -35,6 +37,11 @@ def digest_of(*names: str) -> str:
     return hashlib.sha256("".join([f"{len(name)}:{name}" for name in names]).encode()).hexdigest()
 
 
+def fitting(name: str) -> str:
+    """A name as a column of 64 characters has it: itself, or its digest if it is longer."""
+    return name if len(name) <= 64 else digest_of(name)
+
+
 def now_ms() -> int:
     """As it is written into rows."""
     return time.time_ns() // 1_000_000
@@ -42,7 +49,12 @@ def now_ms() -> int:
 
 @scrubbed()
 def create_table(table: Table, engine: Engine) -> None:
-    """Create the table unless it exists; of two processes that try at once, both succeed."""
+    """Create the table unless it exists; of two processes that try at once, both succeed.
+
+    Raises:
+        DatabaseUnavailableError: there is no connection, or the database refuses to write now.
+        DbError: it cannot be created.
+    """
     try:
         table.create(engine, checkfirst=True)
     except SQLAlchemyError as error:
@@ -51,7 +63,10 @@ def create_table(table: Table, engine: Engine) -> None:
         except SQLAlchemyError:
             is_there = False
         if not is_there:
-            raise DbError(f"table {table.name} could not be created: {error}") from error
+            # As it restarts or fails over, which passes: what waits for a database waits for this, too.
+            is_outage = is_connection_lost(error) or is_refused(error) or is_unavailable(engine)
+            kind = DatabaseUnavailableError if is_outage else DbError
+            raise kind(f"table {table.name} could not be created: {error}") from error
 
 
 @contextmanager

@@ -63,7 +63,14 @@ os.register_at_fork(after_in_child=new_id.__init__)  # type: ignore[misc]
 # Not frozen, as one is made for every message sent and read: that would triple what it costs.
 @dataclass(slots=True, kw_only=True)
 class Envelope:
-    """One message as it is written; field names on the wire are those of document 002."""
+    """One message as it is written; field names on the wire are those of document 002.
+
+    Examples:
+        >>> import json
+        >>> envelope = Envelope(topic="shipments", partition=0, payload={"order_id": 7}, key="ann")
+        >>> json.loads(envelope.encode())["payload"]
+        {'order_id': 7}
+    """
 
     topic: str
     payload: Payload
@@ -89,8 +96,20 @@ class Envelope:
     def encode(self) -> bytes:
         """The entry's data; refuses what would not come back equal."""
         copied = (self.max_retries, self.original_id, self.replayed_from, self.for_group, self.failure)
-        if self.attempt == 0 and copied == (None, None, None, None, None) and not self.unknown:
-            return encode_payload(self.payload, self._before_payload(), "}")
+        is_new = self.attempt == 0 and copied == (None, None, None, None, None) and not self.unknown
+        # Other programs may send a fraction.
+        if is_new and type(self.timestamp_ms) is int:
+            # By hand for what is sent for the first time, in the same order as below: a dict of all fields
+            # takes nearly as long to check and encode as the payload in it.
+            headers = encode_payload(dict(self.headers)).decode() if self.headers else "{}"
+            before_payload = (
+                f'{{"schemaVersion":{SCHEMA_VERSION},"id":{encode_text(self.id)},'
+                f'"topic":{encode_text(self.topic)},"partitionId":{self.partition:d},'
+                f'"key":{encode_text(self.key)},"headers":{headers},"timestamp":{self.timestamp_ms:d},'
+                '"attempt":0,"maxRetries":null,"originalMessageId":null,"replayedFrom":null,"forGroup":null,'
+                '"payload":'
+            )
+            return encode_payload(self.payload, before_payload, "}")
         carried = {} if self.failure is None else {"failure": dict(self.failure)}
         return encode_payload(
             {
@@ -110,17 +129,6 @@ class Envelope:
                 **(self.unknown or {}),
                 "payload": self.payload,
             }
-        )
-
-    def _before_payload(self) -> str:
-        # By hand for what is sent for the first time, in the same order as above: a dict of all the fields
-        # takes nearly as long to check and encode as the payload in it.
-        headers = encode_payload(dict(self.headers)).decode() if self.headers else "{}"
-        return (
-            f'{{"schemaVersion":{SCHEMA_VERSION},"id":{encode_text(self.id)},"topic":{encode_text(self.topic)},'
-            f'"partitionId":{self.partition:d},"key":{encode_text(self.key)},"headers":{headers},'
-            f'"timestamp":{self.timestamp_ms:d},"attempt":0,"maxRetries":null,"originalMessageId":null,'
-            '"replayedFrom":null,"forGroup":null,"payload":'
         )
 
     @classmethod

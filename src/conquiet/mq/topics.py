@@ -67,6 +67,15 @@ class Topic:
     def partitions(self) -> range:
         return range(self.partition_count)
 
+    def check_partition(self, partition: int) -> None:
+        """Refuse the number of a partition that it does not have.
+
+        Raises:
+            TopicError: it has fewer.
+        """
+        if partition not in self.partitions:
+            raise TopicError(self.name, f"has no partition {partition}, only 0 to {self.partition_count - 1}")
+
     def call(self, *command: Any, group: str | None = None, **options: Any) -> Any:
         """Run one Redis command; a Redis failure is a `QueueError` that names the topic."""
         with self.visible(command[0], group=group):
@@ -119,17 +128,18 @@ class Topics:
             )
         return topic
 
-    def change_policies(self, name: str, policies: TopicPolicies) -> Topic:
+    def change_policies(self, topic: Topic | str, policies: TopicPolicies) -> Topic:
         """Give a topic other policies, in place of all that it has; consumers follow within a second.
 
         Raises:
             TopicError: it is not there.
         """
+        name = name_of(topic)
         if not set_policies(self._client, self._keys, name, policies.encode()):
             raise TopicError(name, "is not there; `create` makes it")
         return self.open(name)
 
-    def grow(self, name: str, partitions: int) -> Topic:
+    def grow(self, topic: Topic | str, partitions: int) -> Topic:
         """Add partitions.
 
         With `HashPartitioner` nearly every key moves to another partition, with `ConsistentHashPartitioner`
@@ -138,16 +148,17 @@ class Topics:
         Raises:
             TopicError: it is not there, or would shrink.
         """
-        topic = self._write(name, partitions, None, "grow")
-        if topic.partition_count == 0:
+        name = name_of(topic)
+        grown = self._write(name, partitions, None, "grow")
+        if grown.partition_count == 0:
             raise TopicError(name, "is not there; `create` makes it")
-        if topic.partition_count > partitions:
+        if grown.partition_count > partitions:
             raise TopicError(
                 name,
-                f"has {topic.partition_count} partitions and cannot shrink to {partitions}: "
+                f"has {grown.partition_count} partitions and cannot shrink to {partitions}: "
                 "messages in the removed partitions would have no reader",
             )
-        return topic
+        return grown
 
     def restore(self, topic: Topic) -> Topic:
         """Create the streams that partitions lack: an earlier version made none, or they were deleted.
@@ -155,7 +166,7 @@ class Topics:
         Raises:
             TopicError: the topic was deleted.
         """
-        return self.grow(topic.name, self.open_again(topic).partition_count)
+        return self.grow(topic, self.open_again(topic).partition_count)
 
     def open(self, name: str) -> Topic:
         """The topic; a name without meta is a plain stream, its own only partition."""
@@ -219,18 +230,19 @@ class Topics:
         with visible_errors("SMEMBERS", stream=self._keys.registry, group=None):
             return sorted(map(as_text, execute(self._client, "SMEMBERS", self._keys.registry)))
 
-    def delete(self, name: str) -> None:
+    def delete(self, topic: Topic | str) -> None:
         """Delete a topic with all its keys: messages, dead letters, leases, retries.
 
         Consumers and producers that run get a `TopicError`, and leave nothing behind. The topic leaves the
         registry first: a crash in between leaves keys that a second call deletes.
         """
+        name = name_of(topic)
         deleted = begin_delete(self._client, self._keys, name)
         if deleted is None:
             raise TopicError(name, "is not there; a plain stream is deleted with DEL")
         count, layout = deleted
-        topic = Topic(client=self._client, name=name, partition_count=count, layout=layout)  # type: ignore[arg-type]  # written by create_topic.lua
-        delete_keys(topic, topic.partitions)
+        known = Topic(client=self._client, name=name, partition_count=count, layout=layout)  # type: ignore[arg-type]  # written by create_topic.lua
+        delete_keys(known, known.partitions)
         # Last: until then a second call knows how many partitions there are.
         end_delete(self._client, self._keys, name)
 
@@ -260,7 +272,10 @@ def name_of(topic: Topic | str) -> str:
     if isinstance(topic, Topic):
         return topic.name
     if not isinstance(topic, str):
-        raise TypeError(f"topic must be a Topic or the name of one, got {shown(topic)}")
+        raise TypeError(
+            f"topic must be a Topic or the name of one, got {shown(topic)}; "
+            "a plain stream is named by its key"
+        )
     return topic
 
 

@@ -13,6 +13,8 @@ from conquiet.queue.message import data_of
 #: The stream; about its last 10,000 entries are kept.
 AUDIT_KEY = "conquiet:audit"
 _KEPT = 10_000
+#: Entries behind the first step of an action among which its last one is looked for.
+_FOLLOWING = 500
 
 Outcome = Literal["begun", "done", "failed", "stopped"]
 
@@ -65,10 +67,14 @@ class AuditLog:
         end = "+" if before is None else f"({before}"
         return [_read(*entry) for entry in self._run("XREVRANGE", AUDIT_KEY, end, "-", "COUNT", limit)]
 
-    def find(self, entry_id: str) -> AuditEntry | None:
-        """One entry by its id."""
-        entries = self._run("XRANGE", AUDIT_KEY, entry_id, entry_id)
-        return _read(*entries[0]) if entries else None
+    def last_step(self, began: str) -> AuditEntry | None:
+        """How an action that began with this entry ended; the entry itself as long as that is not known."""
+        found = None
+        for entry in self._run("XRANGE", AUDIT_KEY, began, "+", "COUNT", _FOLLOWING):
+            step = _read(*entry)
+            if began in (step.id, step.began):
+                found = step
+        return found
 
     def _run(self, *command: Any) -> Any:
         return run_command(self._client, *command, stream=AUDIT_KEY, group=None)

@@ -101,7 +101,11 @@ def queue_facts(client: Client, name: str, *, namespace: str = "tasks") -> Queue
         consumers=stats.consumers,
         dead_consumers=_dead_consumers(client, keys, streams, now_ms),
         left_follow_ups=_left_follow_ups(client, keys),
-        losses=_losses(client, keys),
+        losses=tuple(
+            loss
+            for stream, mark in zip(keys.streams, keys.ends, strict=True)
+            for loss in losses_of(stream, mark, _call(client, "HGETALL", mark, keys=keys))
+        ),
     )
 
 
@@ -190,15 +194,6 @@ def _dead_consumers(
                     idle_ms=min(consumer["idle"], before.idle_ms) if before else consumer["idle"],
                 )
     return tuple(found[name] for name in sorted(found))
-
-
-def _losses(client: Client, keys: QueueKeys) -> tuple[Loss, ...]:
-    marks = zip(keys.streams, keys.ends, strict=True)
-    return tuple(
-        loss
-        for stream, mark in marks
-        for loss in losses_of(stream, mark, _call(client, "HGETALL", mark, keys=keys))
-    )
 
 
 def _left_follow_ups(client: Client, keys: QueueKeys) -> int:

@@ -22,10 +22,21 @@ def run_schedule_now(app: TaskApp, name: str) -> str:
         UnknownScheduleError: there is none of this name.
         ValueError: as `runnable_target`.
     """
-    from conquiet.tasks import TaskTarget
+    from conquiet.tasks import TaskCall, TaskTarget
 
     target = runnable_target(app, name)
-    return _enqueue(app, target) if isinstance(target, TaskTarget) else _send(app, target, name)
+    if isinstance(target, TaskTarget):
+        task = app.tasks.get(target.task)
+        declared = app.defaults if task is None else task.options
+        options = replace(declared, delay_s=None, eta=None).but(**target.options)
+        return app.send(TaskCall(target.task, target.args, options)).id
+    payload = dict(target.payload)
+    if target.kind == "stream":
+        return StreamWriter(app.client, target.name).enqueue(payload)
+    if Topics(app.client).open(target.name).layout == "bare_stream":
+        raise TopicError(target.name, "is not there; `conquiet topics create` makes it")
+    headers = {**target.headers, "schedule": name}
+    return Producer(app.client).send(target.name, payload, key=target.key, headers=headers)
 
 
 def runnable_target(app: TaskApp, name: str) -> TaskTarget | MessageTarget:
@@ -46,22 +57,3 @@ def runnable_target(app: TaskApp, name: str) -> TaskTarget | MessageTarget:
             f"the queue of task {target.task!r} is not known here: give --app, with the app that has it"
         )
     return target
-
-
-def _enqueue(app: TaskApp, target: TaskTarget) -> str:
-    from conquiet.tasks import TaskCall
-
-    task = app.tasks.get(target.task)
-    declared = app.defaults if task is None else task.options
-    options = replace(declared, delay_s=None, eta=None).but(**target.options)
-    return app.send(TaskCall(target.task, target.args, options)).id
-
-
-def _send(app: TaskApp, target: MessageTarget, name: str) -> str:
-    payload = dict(target.payload)
-    if target.kind == "stream":
-        return StreamWriter(app.client, target.name).enqueue(payload)
-    if Topics(app.client).open(target.name).layout == "bare_stream":
-        raise TopicError(target.name, "is not there; `conquiet topics create` makes it")
-    headers = {**target.headers, "schedule": name}
-    return Producer(app.client).send(target.name, payload, key=target.key, headers=headers)

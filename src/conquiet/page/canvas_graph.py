@@ -127,7 +127,10 @@ def drawing_of(app: TaskApp, envelope: TaskEnvelope) -> Drawing | None:
             behind = Node(member.next_id, member.queue, (name or b"").decode() or "what follows", column, 0)
             drawing.nodes.append(behind)
             drawing.edges += [(node, behind) for node in ends]
-    _read_states(app, drawing)
+    for node in drawing.nodes:
+        status = app.results.status(node.id, node.queue) if node.id else None
+        if status is not None:
+            node.state = status.state.value
     return drawing
 
 
@@ -157,10 +160,3 @@ def _draw(drawing: Drawing, steps: Sequence[Step], before: list[Node], column: i
             ends.append(more)
         before, column, row = ends, max(node.column for node in ends) + 1, first_row
     return before
-
-
-def _read_states(app: TaskApp, drawing: Drawing) -> None:
-    for node in drawing.nodes:
-        status = app.results.status(node.id, node.queue) if node.id else None
-        if status is not None:
-            node.state = status.state.value

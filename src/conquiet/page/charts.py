@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 
 _WIDTH, _HEIGHT = 720, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 24
-#: Lines that can still be told apart.
+#: More lines than this cannot be distinguished.
 _MOST_LINES = 6
-#: Without a sample for so long, as a part of the time that is shown, a line has a gap.
-_GAP = 0.1
+#: Without a sample for so many times the usual distance, a line has a gap.
+_GAP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,10 @@ def chart_of(series: Sequence[Series], *, title: str) -> Chart | None:
         return None
     first, last = min(moments), max(moments)
     highest = max(value for one in shown for _, value in one.points if value is not None)
-    top = _rounded_up(highest)
+    # The next number with one digit, or 4 at least, so that four steps are whole numbers.
+    size = 10.0 ** math.floor(math.log10(max(4, highest)))
+    top = next(step * size for step in (1, 2, 4, 6, 8, 10) if step * size >= max(4, highest))
+    unit, sign = (1_000_000, " M") if top >= 1_000_000 else (1_000, " k") if top >= 1_000 else (1, "")
 
     def x(ms: int) -> float:
         return round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * (ms - first) / (last - first), 1)
@@ -78,36 +82,21 @@ def chart_of(series: Sequence[Series], *, title: str) -> Chart | None:
         title=title,
         summary=f"{title}, from {_clock(first)} to {_clock(last)} UTC: {said}; at most {highest:,.0f}",
         lines=tuple(lines),
-        y_ticks=tuple((y(value), _short(value)) for value in steps),
+        y_ticks=tuple((y(value), f"{value / unit:g}{sign if value else ''}") for value in steps),
         x_ticks=tuple((x(ms), _clock(ms)) for ms in marks),
     )
 
 
 def _path(points: Sequence[tuple[float, float | None]]) -> str:
-    parts, is_down, before = [], False, 0.0
+    steps = sorted(later - earlier for (earlier, _), (later, _) in pairwise(points))
+    longest = _GAP * steps[len(steps) // 2] if steps else 0.0
+    parts, before = list[str](), None
     for x, y in points:
-        if y is None:
-            is_down = False
-            continue
-        is_near = x - before < _GAP * _WIDTH
-        parts.append(f"{'L' if is_down and is_near else 'M'}{x:g} {y:g}")
-        is_down, before = True, x
+        if y is not None:
+            is_near = before is not None and x - before <= longest
+            parts.append(f"{'L' if is_near else 'M'}{x:g} {y:g}")
+        before = None if y is None else x
     return " ".join(parts)
-
-
-def _rounded_up(value: float) -> float:
-    """The next number with one digit, or 4 at least, so that four steps are whole numbers."""
-    if value <= 4:
-        return 4.0
-    size = 10.0 ** math.floor(math.log10(value))
-    return next(step * size for step in (1, 2, 4, 6, 8, 10) if step * size >= value)
-
-
-def _short(value: float) -> str:
-    for size, unit in ((1_000_000, " M"), (1_000, " k")):
-        if value >= size:
-            return f"{value / size:g}{unit}"
-    return f"{value:g}"
 
 
 def _clock(ms: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -16,10 +17,11 @@ from starlette.responses import RedirectResponse, Response
 from conquiet.errors import QueueError
 from conquiet.page.actions.action import Action
 from conquiet.page.failures import PROBLEMS, status_of
+from conquiet.page.headers import security_headers
 from conquiet.page.identity import FormTokens, Gate, LoginCookie, Signer, User
 from conquiet.page.live import LiveStreams, tail_events, view_events
 from conquiet.page.performance import Performance
-from conquiet.page.query import Query, address
+from conquiet.page.query import Place, Query, address
 from conquiet.page.rendering import environment, render, render_text
 from conquiet.page.site import Site
 from conquiet.page.view import View
@@ -29,6 +31,9 @@ _log = logging.getLogger(__name__)
 #: What answers a request, given its user.
 Answer = Callable[[Request, User], Awaitable[Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+#: More than a form of ours ever has.
+_LARGEST_FORM = 1_000_000
 
 
 class Desk:
@@ -44,7 +49,7 @@ class Desk:
         self._performance = Performance(site)
 
     def end_streams(self) -> None:
-        """End what is sent live: whoever stops the page would wait for it."""
+        """End what is sent live: the server would wait for it before it stops."""
         self._streams.is_closing.set()
 
     def close(self) -> None:
@@ -74,17 +79,17 @@ class Desk:
                 return Response("no such view", status_code=404)
             if self._streams.is_full:
                 return Response("too many pages are open", status_code=503)
-            query = QueryParams(parse_qsl(parts.query))
+            place = Place(Place.of(request).root, parts.path, QueryParams(parse_qsl(parts.query)))
+            has_logout = self.cookie.user_of(request) is not None
             token = self._tokens.token(user, self._tokens.browser_of(request))
 
             def render_again() -> str:
                 try:
-                    context = view.read(self.site, Query(query))
+                    context = view.read(self.site, Query(place.parameters))
                 except (ValueError, LookupError) as error:
                     raise QueueError("read", stream=parts.path, group=None, reason=str(error)) from error
-                asked = _as_if(request, parts.path, query)
-                context |= self._common(asked, user, view.section, token)
-                return render_text(asked, view.template, context, layout="fragment.html")
+                context |= self._common(place, user, view.section, token) | {"has_logout": has_logout}
+                return render_text(place, view.template, context, layout="fragment.html")
 
             events = view_events(request, self._streams, render_again, self.site.settings.refresh_s)
             return self._streams.response(events)
@@ -99,10 +104,11 @@ class Desk:
             name = Query(request.query_params).needed("name")
             if self._streams.is_full:
                 return Response("too many pages are open", status_code=503)
+            place = Place.of(request)
 
             def row(message: Any, summary: str) -> str:
                 context = {"message": message, "summary": summary, "name": name}
-                return render_text(request, "tail_row.html", context)
+                return render_text(place, "tail_row.html", context)
 
             return self._streams.response(tail_events(request, self._streams, self.site, name, row))
 
@@ -116,9 +122,11 @@ class Desk:
 
             def read() -> Response:
                 plan = action.plan(self.site, Query(request.query_params))
-                changed = {name for name, *_ in (*plan.options, *plan.hidden)}
+                hidden = [*plan.hidden, ("question", secrets.token_hex(8))]
+                changed = {name for name, _ in hidden} | {option.name for option in plan.options}
                 fields = [pair for pair in request.query_params.multi_items() if pair[0] not in changed]
-                context = {"plan": plan, "preview": plan.preview(), "action": action.name, "fields": fields}
+                context = {"plan": plan, "preview": plan.preview(), "action": action.name}
+                context["fields"] = [*fields, *hidden]
                 return self._render(request, user, "confirm.html", "", context)
 
             return await asyncio.to_thread(read)
@@ -129,16 +137,13 @@ class Desk:
         """The endpoint that does it: audited first, then in a thread of its own."""
 
         async def perform(request: Request, user: User) -> Response:
-            form = await self._checked_form(request, user)
-            root = request.scope.get("root_path", "")
+            form, place = await self._checked_form(request, user), Place.of(request)
             if form.has_changed_options:
                 # What was shown is not what is asked for now: it is tried and confirmed first.
-                return RedirectResponse(root + address(f"/act/{action.name}", form.asked()), status_code=303)
-
-            def begin() -> str:
-                return self._performance.begin(action, form, user)
-
-            return RedirectResponse(root + await asyncio.to_thread(begin), status_code=303)
+                again = address(f"/act/{action.name}", form.asked())
+                return RedirectResponse(place.root + again, status_code=303)
+            done = await asyncio.to_thread(self._performance.begin, action, form, user)
+            return RedirectResponse(place.root + done, status_code=303)
 
         return self._admitted(perform)
 
@@ -149,22 +154,25 @@ class Desk:
         async def stop(request: Request, user: User) -> Response:
             form = await self._checked_form(request, user)
             job_id = form.needed("job")
-            self._performance.stop(job_id)
-            root = request.scope.get("root_path", "")
-            return RedirectResponse(f"{root}/audit?done={job_id}", status_code=303)
+            await asyncio.to_thread(self._performance.stop, job_id, user)
+            return RedirectResponse(Place.of(request).link("/audit", done=job_id), status_code=303)
 
         return self._admitted(stop)
 
     async def not_found(self, request: Request, error: Exception) -> Response:
         """Anything else than a view."""
         status = error.status_code if isinstance(error, HTTPException) else 404
-        return render(request, "problem.html", self._problem("There is no such page."), status=status)
+        context = {"problem": "There is no such page.", "user": None}
+        return render(Place.of(request), "problem.html", context, status=status)
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """A bug; the log has more."""
         _log.error("request %s failed", request.url.path, exc_info=error)
         text = f"{type(error).__name__}: a bug of conquiet; the log of the page has more."
-        return render(request, "problem.html", self._problem(text), status=500)
+        response = render(Place.of(request), "problem.html", {"problem": text, "user": None}, status=500)
+        # It is sent from outside of what gives all other responses theirs.
+        response.headers.update(security_headers(self.site.settings.frame_ancestors))
+        return response
 
     def _admitted(self, answer: Answer) -> Endpoint:
         async def endpoint(request: Request) -> Response:
@@ -174,9 +182,8 @@ class Desk:
             try:
                 return await answer(request, user)
             except PROBLEMS as error:
-                status = status_of(error)
-                context = self._problem(str(error), user)
-                return render(request, "problem.html", context, status=status)
+                context = {"problem": str(error), "user": user}
+                return render(Place.of(request), "problem.html", context, status=status_of(error))
 
         return endpoint
 
@@ -189,9 +196,7 @@ class Desk:
     async def _checked_form(self, request: Request, user: User) -> Query:
         """The form of an operator, sent from a page of ours."""
         self._check_operator(user)
-        form = await request.form()
-        texts = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
-        query = Query(QueryParams(texts))
+        query = await form_of(request)
         if not self._tokens.is_ours(request, user, query.text("form_token") or ""):
             raise PermissionError(
                 "This form was not sent from this page, or is too old: go back, and reload it."
@@ -201,43 +206,39 @@ class Desk:
     def _render(
         self, request: Request, user: User, template: str, section: str, context: dict[str, Any]
     ) -> Response:
-        browser = self._tokens.browser_of(request)
-        context |= self._common(request, user, section, self._tokens.token(user, browser))
-        response = render(request, template, context)
+        place, browser = Place.of(request), self._tokens.browser_of(request)
+        context |= self._common(place, user, section, self._tokens.token(user, browser))
+        context["has_logout"] = self.cookie.user_of(request) is not None
+        response = render(place, template, context)
         self._tokens.remember(request, response, browser)
         return response
 
-    def _common(self, request: Request, user: User, section: str, form_token: str) -> dict[str, Any]:
+    def _common(self, place: Place, user: User, section: str, form_token: str) -> dict[str, Any]:
         """What every template may use."""
-        done = request.query_params.get("done")
+        done, is_read_only = place.parameters.get("done"), self.site.settings.is_read_only
         return {
             "user": user,
-            "may_operate": user.may_operate and not self.site.settings.is_read_only,
-            "is_read_only": self.site.settings.is_read_only,
-            "has_logout": self.cookie.user_of(request) is not None,
+            "may_operate": user.may_operate and not is_read_only,
+            "is_read_only": is_read_only,
             "section": section,
             "form_token": form_token,
             "job": self._performance.find(done) if done else None,
             "has_tasks": self.site.has_tasks,
-            "view_address": _view_address(request),
+            "view_address": str(place),
         }
 
-    def _problem(self, text: str, user: User | None = None) -> dict[str, Any]:
-        return {"problem": text, "user": user}
 
+async def form_of(request: Request) -> Query:
+    """The texts of a form.
 
-def _view_address(request: Request) -> str:
-    root = request.scope.get("root_path", "")
-    path = request.scope["path"].removeprefix(root)
-    query = request.url.query
-    return f"{path}?{query}" if query else path
-
-
-def _as_if(request: Request, path: str, query: QueryParams) -> Request:
-    """The request of the view whose updates are asked for."""
-    root = request.scope.get("root_path", "")
-    changed = {"path": root + path, "query_string": str(query).encode()}
-    return Request({**request.scope, **changed}, request.receive)
+    Raises:
+        ValueError: it is larger than any of ours.
+    """
+    size = request.headers.get("content-length", "")
+    if not size.isdecimal() or int(size) > _LARGEST_FORM:
+        raise ValueError(f"a form has up to {_LARGEST_FORM:,} bytes, and says how many")
+    form = await request.form()
+    return Query(QueryParams([(name, text) for name, text in form.multi_items() if isinstance(text, str)]))
 
 
 # Templates are compiled with the first request, not with the first of each kind.

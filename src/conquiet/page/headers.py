@@ -6,15 +6,27 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
+def security_headers(frame_ancestors: str) -> dict[str, str]:
+    """Scripts, styles and connections of this page alone; no frames unless they are allowed."""
+    policy = (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        f"form-action 'self'; base-uri 'none'; frame-ancestors {frame_ancestors}"
+    )
+    return {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "same-origin",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+    }
+
+
 class SecurityHeaders:
-    """Scripts, styles and connections of this page alone; no frames unless they are allowed; nothing kept."""
+    """Gives every response its headers; nothing is kept by a browser unless the response says so."""
 
     def __init__(self, app: ASGIApp, frame_ancestors: str) -> None:
         self._app = app
-        self._policy = (
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-            f"form-action 'self'; base-uri 'none'; frame-ancestors {frame_ancestors}"
-        )
+        self._headers = security_headers(frame_ancestors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -24,11 +36,7 @@ class SecurityHeaders:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["Content-Security-Policy"] = self._policy
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers["Referrer-Policy"] = "same-origin"
-                headers["Cross-Origin-Opener-Policy"] = "same-origin"
-                headers["Cross-Origin-Resource-Policy"] = "same-origin"
+                headers.update(self._headers)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 

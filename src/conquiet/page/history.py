@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import dataclass
-from urllib.error import URLError
+from http.client import HTTPException
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -40,13 +41,14 @@ def lag_over_time(site: Site, name: str, *, is_queue: bool = False) -> History:
     if url is not None and not is_queue:
         try:
             return History(_of_prometheus(url, name), "Prometheus")
-        except (URLError, TimeoutError, ValueError, KeyError) as error:
+        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             return History((), "Prometheus", f"Prometheus does not answer as expected: {error}")
     try:
         samples = site.ring.read(name)
     except QueueError as error:
         return History((), "samples", str(error))
-    return History(series_of(samples), "samples")
+    problem = "" if site.settings.takes_samples else "No curve: this page was started with --no-samples."
+    return History(series_of(samples), "samples", problem)
 
 
 def series_of(samples: list[Sample]) -> tuple[Series, ...]:
@@ -72,6 +74,8 @@ def _of_prometheus(url: str, name: str) -> tuple[Series, ...]:
         with urlopen(address, timeout=_TIMEOUT_S) as reply:  # noqa: S310 -- of the settings: http or https
             document = json.load(reply)
         for one in document["data"]["result"]:
-            points = tuple((round(float(at) * 1000), float(value)) for at, value in one["values"])
+            values = [(round(float(at) * 1000), float(value)) for at, value in one["values"]]
+            # It has NaN for what is not known.
+            points = tuple((ms, value if math.isfinite(value) else None) for ms, value in values)
             found.append(Series(f"{one['metric'].get('group', '')}: {label}", points))
     return tuple(found)

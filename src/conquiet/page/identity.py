@@ -64,7 +64,7 @@ class LoginCookie:
 
     def user_of(self, request: Request) -> User | None:
         """The user of a cookie that was given by this page and has not expired."""
-        body, _, signature = request.cookies.get(_COOKIE, "").partition(".")
+        body, _, signature = request.cookies.get(cookie_name(request, _COOKIE), "").partition(".")
         if not body or not self._signer.is_signed("login", body, signature):
             return None
         name, role, expires = json.loads(urlsafe_b64decode(body))
@@ -90,12 +90,12 @@ class FormTokens:
 
     def browser_of(self, request: Request) -> str:
         """What this browser is known by; a new one gets it with the response, see `remember`."""
-        known = request.cookies.get(_FORM_COOKIE, "")
+        known = request.cookies.get(cookie_name(request, _FORM_COOKIE), "")
         return known if len(known) == 32 and known.isalnum() else secrets.token_hex(16)
 
     def remember(self, request: Request, response: Response, browser: str) -> None:
         """Have the browser keep what it is known by."""
-        if request.cookies.get(_FORM_COOKIE) != browser:
+        if request.cookies.get(cookie_name(request, _FORM_COOKIE)) != browser:
             set_cookie(request, response, _FORM_COOKIE, browser, same_site="strict")
 
     def token(self, user: User, browser: str) -> str:
@@ -104,10 +104,16 @@ class FormTokens:
 
     def is_ours(self, request: Request, user: User, token: str) -> bool:
         """Whether a form was sent from one of our pages to this browser's user."""
-        browser = request.cookies.get(_FORM_COOKIE, "")
+        browser = request.cookies.get(cookie_name(request, _FORM_COOKIE), "")
         if not browser or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         return hmac.compare_digest(self.token(user, browser).encode(), token.encode())
+
+
+def cookie_name(request: Request, name: str) -> str:
+    """A name with the port that the browser asked: its cookies are those of all ports of a host."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{name}_{port}" if port.isdecimal() else name
 
 
 def set_cookie(
@@ -120,12 +126,14 @@ def set_cookie(
     same_site: Literal["lax", "strict"] = "lax",
 ) -> None:
     """A cookie of this page alone, which no script can read."""
+    # A proxy that ends TLS says so; who lies about it harms only the own cookie.
+    scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
     response.set_cookie(
-        name,
+        cookie_name(request, name),
         value,
         max_age=max_age,
         path=request.scope.get("root_path", "") or "/",
         httponly=True,
         samesite=same_site,
-        secure=request.url.scheme == "https",
+        secure=scheme == "https",
     )

@@ -25,12 +25,14 @@ _KEEP_ALIVE_S = 5.0
 #: Messages that wait to be sent to a browser; older ones are left out.
 _TAIL_WAITING = 500
 _TAIL_FIRST = 20
+#: More rows than that are not sent in that time: nobody could read them.
+_TAIL_MOST, _TAIL_SPAN_S = 100, 1.0
 
 
 class LiveStreams:
     """The event streams that are open; there are at most so many."""
 
-    def __init__(self, most: int, longest_s: float | None) -> None:
+    def __init__(self, most: int, longest_s: float) -> None:
         self._most = most
         self._longest_s = longest_s
         self._open = 0
@@ -46,11 +48,11 @@ class LiveStreams:
 
         async def counted() -> AsyncIterator[str]:
             self._open += 1
-            ends_at = None if self._longest_s is None else time.monotonic() + self._longest_s
+            ends_at = time.monotonic() + self._longest_s
             try:
                 async for event in events:
                     yield event
-                    if ends_at is not None and time.monotonic() > ends_at:
+                    if time.monotonic() > ends_at:
                         return
             finally:
                 self._open -= 1
@@ -80,15 +82,18 @@ async def view_events(
         if time.monotonic() - spoke_at > _KEEP_ALIVE_S:
             yield ": alive\n\n"
             spoke_at = time.monotonic()
-        await _sleep(max(refresh_s, took / _BUSY), streams)
+        ends_at = time.monotonic() + max(refresh_s, took / _BUSY)
+        while (left := ends_at - time.monotonic()) > 0 and not streams.is_closing.is_set():
+            await asyncio.sleep(min(left, 0.25))
 
 
 async def tail_events(
     request: Request, streams: LiveStreams, site: Site, name: str, row: Callable[[Any, str], str]
 ) -> AsyncIterator[str]:
-    """The last messages, then new ones, each as a row of the table."""
+    """The last messages, then new ones, each as a row; a browser that comes again knows some of them."""
     loop, stop = asyncio.get_running_loop(), threading.Event()
     waiting: asyncio.Queue[str] = asyncio.Queue(_TAIL_WAITING)
+    comes_again = "last-event-id" in request.headers or "again" in request.query_params
 
     def put(event: str) -> None:
         if waiting.full():
@@ -96,13 +101,21 @@ async def tail_events(
         waiting.put_nowait(event)
 
     def read() -> None:
+        """Of a topic that more is sent to than people can read, the newest from time to time."""
         try:
-            messages = MessageBrowser(site.client).tail(name, lambda: stop.wait(0.5), last=_TAIL_FIRST)
-            for message in messages:
-                if stop.is_set():
-                    return
-                event = _event("message", row(message, summary_of(site, message)))
-                loop.call_soon_threadsafe(put, event)
+            last = _TAIL_MOST if comes_again else _TAIL_FIRST
+            while not stop.is_set():
+                ends_at, left = time.monotonic() + _TAIL_SPAN_S, _TAIL_MOST
+                for message in MessageBrowser(site.client).tail(name, lambda: stop.wait(0.5), last=last):
+                    if time.monotonic() > ends_at:
+                        ends_at, left = time.monotonic() + _TAIL_SPAN_S, _TAIL_MOST
+                    if stop.is_set() or left == 0:
+                        break
+                    left -= 1
+                    text = row(message, summary_of(site, message))
+                    loop.call_soon_threadsafe(put, _event("message", text, str(message.position)))
+                last = _TAIL_FIRST
+                stop.wait(max(0.0, ends_at - time.monotonic()))
         except ConquietError as error:
             loop.call_soon_threadsafe(put, _event("problem", str(error)))
 
@@ -119,12 +132,6 @@ async def tail_events(
         stop.set()
 
 
-async def _sleep(seconds: float, streams: LiveStreams) -> None:
-    ends_at = time.monotonic() + seconds
-    while (left := ends_at - time.monotonic()) > 0 and not streams.is_closing.is_set():
-        await asyncio.sleep(min(left, 0.25))
-
-
-def _event(kind: str, text: str) -> str:
+def _event(kind: str, text: str, event_id: str = "") -> str:
     # As JSON it has no line breaks, which would end the event.
-    return f"event: {kind}\ndata: {json.dumps(text)}\n\n"
+    return f"event: {kind}\ndata: {json.dumps(text)}\n" + (f"id: {event_id}\n\n" if event_id else "\n")

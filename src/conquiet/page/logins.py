@@ -18,6 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from conquiet.errors import SettingsError
 from conquiet.page.identity import LoginCookie, Role, User
+from conquiet.page.query import Place
 
 _ITERATIONS = 600_000
 #: A wrong password or token is answered after this time.
@@ -37,10 +38,16 @@ class TokenGate:
         if bearer:
             return await self.user_of(bearer) or unauthorized("Bearer")
         given = request.query_params.get("token")
-        if given is not None:
-            return await self._exchange(request, given)
-        user = self._cookie.user_of(request)
-        return user or to_login(request)
+        if given is None:
+            return self._cookie.user_of(request) or to_login(request)
+        user = await self.user_of(given)
+        if user is None:
+            return to_login(request)
+        # A cookie instead, so that the token does not stay in the address; without a host: behind a proxy
+        # that ends TLS this is another scheme than the browser's.
+        response = RedirectResponse(Place.of(request).here(token=None), status_code=303)
+        self._cookie.give(request, response, user)
+        return response
 
     async def user_of(self, token: str) -> User | None:
         """The user of a token, if it is one."""
@@ -49,15 +56,6 @@ class TokenGate:
                 return user
         await asyncio.sleep(_WRONG_S)
         return None
-
-    async def _exchange(self, request: Request, token: str) -> User | Response:
-        """Take the token of a link for a cookie, so that it does not stay in the address."""
-        user = await self.user_of(token)
-        if user is None:
-            return to_login(request)
-        response = RedirectResponse(str(request.url.remove_query_params("token")), status_code=303)
-        self._cookie.give(request, response, user)
-        return response
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +71,9 @@ class BasicGate:
 
     def __init__(self, users: Mapping[str, PageUser]) -> None:
         self._users = users
+        #: To check a password takes a tenth of a second of a core: one at a time, also of those unknown.
+        self._checking = asyncio.Lock()
+        self._nobody = hash_password(secrets.token_hex(16))
         #: Hashes of passwords that were right: to derive one again costs a tenth of a second.
         self._right: dict[str, bytes] = {}
         self._key = secrets.token_bytes(32)
@@ -84,19 +85,17 @@ class BasicGate:
         except (binascii.Error, ValueError):
             return unauthorized("Basic")
         name, _, password = text.partition(":")
-        if name in self._users and await self._is_right(name, password):
-            return self._users[name].user
+        quick, known = hmac.digest(self._key, password.encode(), "sha256"), self._users.get(name)
+        if known is not None and hmac.compare_digest(self._right.get(name, b""), quick):
+            return known.user
+        password_hash = self._nobody if known is None else known.password_hash
+        async with self._checking:
+            is_right = await asyncio.to_thread(is_password, password, password_hash)
+        if known is not None and is_right:
+            self._right[name] = quick
+            return known.user
         await asyncio.sleep(_WRONG_S)
         return unauthorized("Basic")
-
-    async def _is_right(self, name: str, password: str) -> bool:
-        quick = hmac.digest(self._key, password.encode(), "sha256")
-        if hmac.compare_digest(self._right.get(name, b""), quick):
-            return True
-        is_right = await asyncio.to_thread(is_password, password, self._users[name].password_hash)
-        if is_right:
-            self._right[name] = quick
-        return is_right
 
 
 class ForwardedGate:
@@ -160,8 +159,9 @@ def read_users(path: Path) -> dict[str, PageUser]:
 def to_login(request: Request) -> Response:
     """A person at a browser logs in; a program gets 401."""
     if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
-        root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/login", status_code=303)
+        place = Place.of(request)
+        wanted = place.here(token=None).removeprefix(place.root)
+        return RedirectResponse(place.link("/login", next=wanted if wanted != "/" else None), status_code=303)
     return unauthorized("Bearer")
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
 from urllib.parse import urlencode
 
 from starlette.datastructures import ImmutableMultiDict, QueryParams
+from starlette.requests import Request
 
-from conquiet.operations.values import parse_duration, parse_position, parse_time
+from conquiet.operations.values import parse_duration, parse_time
+from conquiet.queue.message import is_entry_id
 
 _LONGEST = 2_000
+#: Far behind all times that people mean, and before the last one of entry ids.
+_LAST_MS = 2**53
 #: Before the name of an option: what its dry run was made with.
 _SHOWN = "shown_"
 
@@ -45,6 +51,17 @@ class Query:
     def all(self, name: str) -> list[str]:
         """Every value of a parameter that may be there several times."""
         return [value for value in self._parameters.getlist(name) if value]
+
+    def chosen(self) -> list[str]:
+        """The ids that an action is for; empty for all, which a form of chosen rows never means.
+
+        Raises:
+            ValueError: no row of the form was chosen.
+        """
+        ids = self.all("id")
+        if not ids and self.flag("chosen"):
+            raise ValueError("choose at least one row")
+        return ids
 
     def number(self, name: str, default: int, *, most: int) -> int:
         """A whole number from 1 on.
@@ -91,14 +108,32 @@ class Query:
         return None if value is None else parse_duration(value)
 
     def time(self, name: str) -> int | None:
-        """A time, ms since 1970."""
+        """A time, ms since 1970.
+
+        Raises:
+            ValueError: it is something else, or no entry id can have it.
+        """
         value = self.text(name)
-        return None if value is None else parse_time(value)
+        found = None if value is None else parse_time(value)
+        if found is not None and not 0 <= found < _LAST_MS:
+            raise ValueError(f"{name} is too far away: {value!r:.50}")
+        return found
 
     def position(self, name: str) -> str | int | None:
-        """An entry id or a time."""
+        """An entry id or a time; raises as `time`."""
         value = self.text(name)
-        return None if value is None else parse_position(value)
+        return self.time(name) if value is None or not is_entry_id(value) else self.entry_id(name)
+
+    def entry_id(self, name: str) -> str | None:
+        """The id of an entry.
+
+        Raises:
+            ValueError: no stream can have it.
+        """
+        value = self.text(name)
+        if value is not None and not (is_entry_id(value) and max(map(int, value.split("-"))) < 2**64):
+            raise ValueError(f"{name} is no entry id that a stream can have: {value!r:.50}")
+        return value
 
     @property
     def has_changed_options(self) -> bool:
@@ -113,12 +148,40 @@ class Query:
         return {
             name: self._parameters.getlist(name)
             for name in self._parameters
-            if name != "form_token" and not name.startswith(_SHOWN)
+            if name not in ("form_token", "question") and not name.startswith(_SHOWN)
         }
 
     def flag(self, name: str) -> bool:
         """A checkbox."""
         return self.text(name) in ("1", "on", "true", "yes")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a browser shows: a path below where the page is mounted, with its parameters."""
+
+    root: str
+    path: str
+    parameters: QueryParams
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        """What was asked for."""
+        root = str(request.scope.get("root_path", "")).rstrip("/")
+        return cls(root, request.scope["path"].removeprefix(root), request.query_params)
+
+    def link(self, path: str, **parameters: object) -> str:
+        """The address of another view."""
+        return self.root + address(path, parameters)
+
+    def here(self, **changes: object) -> str:
+        """The address of this one with other parameters; what was done before is not shown again."""
+        given: dict[str, object] = {name: self.parameters.getlist(name) for name in self.parameters}
+        return self.root + address(self.path, given | {"done": None} | changes)
+
+    def __str__(self) -> str:
+        """Below the root, with all parameters."""
+        return address(self.path, {name: self.parameters.getlist(name) for name in self.parameters})
 
 
 def address(path: str, parameters: Mapping[str, object]) -> str:
@@ -127,4 +190,5 @@ def address(path: str, parameters: Mapping[str, object]) -> str:
     for name, value in parameters.items():
         values = value if isinstance(value, list | tuple) else [value]
         pairs += [(name, "1" if one is True else str(one)) for one in values if one not in (None, "", False)]
-    return f"{path}?{urlencode(pairs)}" if pairs else path
+    # JSON may have a lone surrogate, which UTF-8 cannot carry.
+    return f"{path}?{urlencode(pairs, errors='backslashreplace')}" if pairs else path

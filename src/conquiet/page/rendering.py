@@ -8,13 +8,12 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from conquiet.operations.values import shown_age, shown_lag, shown_time
 from conquiet.page.commands import command
 from conquiet.page.masks import visible
-from conquiet.page.query import address
+from conquiet.page.query import Place
 
 HERE = Path(__file__).parent
 
@@ -32,9 +31,10 @@ def environment() -> Environment:
     made.filters |= {
         "age": shown_age,
         "lag": shown_lag,
-        "time": _time,
-        "n": _number,
-        "rate": _rate,
+        "time": time_element,
+        "n": lambda value: "-" if value is None else f"{value:,}",
+        "rate": shown_rate,
+        "below": lambda path, link: link(path),
         "text": lambda value: visible("" if value is None else str(value)),
     }
     made.globals |= {"cli": command}
@@ -42,45 +42,30 @@ def environment() -> Environment:
 
 
 def render(
-    request: Request, template: str, context: dict[str, Any], *, status: int = 200, layout: str = "base.html"
+    place: Place, template: str, context: dict[str, Any], *, status: int = 200, layout: str = "base.html"
 ) -> Response:
     """One page; `link` in templates is an address below where the page is mounted."""
-    text = render_text(request, template, context, layout=layout)
-    return HTMLResponse(text, status_code=status)
+    return HTMLResponse(render_text(place, template, context, layout=layout), status_code=status)
 
 
-def render_text(
-    request: Request, template: str, context: dict[str, Any], *, layout: str = "base.html"
-) -> str:
+def render_text(place: Place, template: str, context: dict[str, Any], *, layout: str = "base.html") -> str:
     """As `render`, the text alone."""
-    root = str(request.scope.get("root_path", "")).rstrip("/")
-
-    def link(path: str, **parameters: object) -> str:
-        return root + address(path, parameters)
-
-    def here(**changes: object) -> str:
-        given: dict[str, object] = {}
-        for name in request.query_params:
-            given[name] = request.query_params.getlist(name)
-        given.pop("done", None)
-        return link(request.scope["path"].removeprefix(root), **(given | changes))
-
     found = environment().get_template(template)
-    return found.render(link=link, here=here, layout=layout, **context)
+    text = found.render(link=place.link, here=place.here, layout=layout, **context)
+    # JSON may have a lone surrogate, which UTF-8 cannot carry.
+    return text.encode(errors="backslashreplace").decode()
 
 
-def _time(milliseconds: int | None) -> Markup | str:
+def time_element(milliseconds: int | None) -> Markup | str:
+    """A time for people, in UTC, and for their programs."""
     text = shown_time(milliseconds)
     if len(text) != 19:
         return text
     return Markup('<time datetime="{}Z">{}</time>').format(text.replace(" ", "T"), text)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
-def _rate(per_second: float | None) -> str:
+def shown_rate(per_second: float | None) -> str:
+    """Messages per second."""
     if per_second is None:
         return "-"
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:,.1f}"

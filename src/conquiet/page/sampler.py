@@ -7,6 +7,8 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
+from redis.exceptions import NoPermissionError
+
 from conquiet.errors import ConquietError, QueueError
 from conquiet.operations import Rates, Sample, SampleRing, queue_sample, rates_between, take_samples
 from conquiet.page.catalogue import Catalogue, Subject
@@ -74,7 +76,13 @@ class Sampler:
             QueueError: the names cannot be read.
         """
         if self._finds_streams:
-            self._catalogue.search(self._client)
+            try:
+                self._catalogue.search(self._client)
+            except QueueError as error:
+                if not isinstance(error.__cause__, NoPermissionError):
+                    raise
+                _log.warning("plain streams are not looked for: %s", error)
+                self._finds_streams = False
         subjects = self._catalogue.subjects(self._client)
         chosen = dict.fromkeys(self._looked_at)
         for offset in range(min(_AT_ONCE, len(subjects))):
@@ -105,7 +113,7 @@ class Sampler:
         try:
             self._ring.write(samples)
         except QueueError as error:
-            if "NoPermission" not in str(error):
+            if not isinstance(error.__cause__, NoPermissionError):
                 raise
             _log.warning("no samples are kept for charts: %s", error)
             self._ring = None

@@ -17,6 +17,8 @@ from conquiet.page.identity import Gate, LoginCookie, Signer, User
 from conquiet.page.logins import BasicGate, ForwardedGate, TokenGate, read_users
 from conquiet.settings import Settings
 
+#: A shorter token can be guessed.
+_SHORTEST_TOKEN = 16
 #: After a signal, requests that are being answered have so long.
 _GRACE_S = 10
 
@@ -58,6 +60,9 @@ def entrance_of(settings: Settings, secret: str) -> Entrance:
     if settings.page_user_header:
         proxies, operators = names_in(settings.page_proxies), names_in(settings.page_operators)
         return Entrance(ForwardedGate(settings.page_user_header, proxies, operators))
+    for name in ("page_token", "page_viewer_token"):
+        if 0 < len(getattr(settings, name) or "") < _SHORTEST_TOKEN:
+            raise SettingsError(f"{name} must have {_SHORTEST_TOKEN} characters or more", key=name)
     token = settings.page_token or secrets.token_urlsafe(24)
     tokens = {token: User("operator", "operator")}
     if settings.page_viewer_token:
@@ -95,16 +100,22 @@ def serve(app: Starlette, listening: Listening, on_start: Callable[[str], None])
         # A browser on this machine cannot go to the address that means all of them.
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listening.address, listening.address)  # noqa: S104
         host = f"[{host}]" if ":" in host else host
-        on_start(f"{scheme}://{host}:{opened.getsockname()[1]}")
-        _Server(config, app).run(sockets=[opened])
+        url = f"{scheme}://{host}:{opened.getsockname()[1]}"
+        _Server(config, app, lambda: on_start(url)).run(sockets=[opened])
 
 
 class _Server(uvicorn.Server):
     """Ends open event streams with the signal, since it waits for them; a second signal does not wait."""
 
-    def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
+    def __init__(self, config: uvicorn.Config, app: Starlette, on_start: Callable[[], None]) -> None:
         super().__init__(config)
         self._app = app
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # Not before: a signal that follows on what is printed ends it as any later one.
+        self._on_start()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._app.state.end_streams()

@@ -33,8 +33,8 @@ class PageSettings:
     secret: str = field(repr=False)
     #: Seconds between two updates of an open page.
     refresh_s: float = 2.0
-    #: An event stream is ended after so long, and opened again by the browser; `None`: it is not.
-    stream_s: float | None = None
+    #: An event stream is ended after so long, and opened again by the browser, which is let in anew.
+    stream_s: float = 300.0
     #: Pages that are open at once and updated live; others are read again by hand.
     most_live: int = 100
 

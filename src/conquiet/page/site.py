@@ -14,6 +14,7 @@ from conquiet.page.actions.jobs import Jobs
 from conquiet.page.catalogue import Catalogue, Subject
 from conquiet.page.masks import FieldMask
 from conquiet.page.recent import Recent
+from conquiet.page.rows import Rows
 from conquiet.page.sampler import Sampler
 from conquiet.page.settings import PageSettings
 from conquiet.queue import Client, open_client
@@ -42,6 +43,7 @@ class Site:
         self.settings = settings
         self.mask = FieldMask(settings.masked_fields)
         self.catalogue = Catalogue(settings.namespace, settings.streams)
+        self.rows = Rows(settings.namespace)
         self.jobs = Jobs()
         self._lock = threading.Lock()
         self._servers: Recent[list[ServerFacts]] = Recent(_SERVER_FRESH_S)

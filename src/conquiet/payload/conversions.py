@@ -67,10 +67,10 @@ class _ByValue:
             return _STRING_KEYS.dump(value)
         if isinstance(value, list):
             return each(value, self.dump)
-        conversion = conversion_of(kind) if _is_of_one_kind(kind) else None
-        if conversion is None:
+        has_one = kind in _known or issubclass(kind, Enum) or dataclasses.is_dataclass(kind) or is_model(kind)
+        if not has_one:
             raise Misfit(f"is a {kind.__name__}, which JSON does not have{_REMEDY}")
-        return conversion.dump(value)
+        return conversion_of(kind).dump(value)
 
     def load(self, found: Any, /) -> Any:
         return found
@@ -161,10 +161,6 @@ def _hints_of(kind: Any) -> dict[str, Any]:
     except NameError as error:
         text = f"has annotations that cannot be read: {error}; define what they name in a module"
         raise Misfit(text) from error
-
-
-def _is_of_one_kind(kind: type) -> bool:
-    return kind in _known or issubclass(kind, Enum) or dataclasses.is_dataclass(kind) or is_model(kind)
 
 
 def _name(hint: Any) -> str:

@@ -63,14 +63,11 @@ class _PydanticModel:
             # As JSON, in which times and decimals are texts for a strict model too.
             return self._adapter.validate_json(encode_payload({"v": found})[5:-1])
         except ValidationError as error:
-            raise self._below(error) from error
-
-    def _below(self, error: ValidationError) -> Misfit:
-        first = error.errors(include_url=False, include_context=False)[0]
-        misfit = Misfit(f"does not fit: {first['msg']}")
-        for part in reversed(first["loc"]):
-            misfit.below(f"[{part}]" if isinstance(part, int) else f".{part}")
-        return misfit
+            first = error.errors(include_url=False, include_context=False)[0]
+            misfit = Misfit(f"does not fit: {first['msg']}")
+            for part in reversed(first["loc"]):
+                misfit.below(f"[{part}]" if isinstance(part, int) else f".{part}")
+            raise misfit from error
 
 
 class _Struct:

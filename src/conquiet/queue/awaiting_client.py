@@ -7,10 +7,11 @@ from typing import Any
 import redis
 import redis.asyncio
 from redis.cluster import RedisCluster
+from redis.exceptions import ResponseError
 
 from conquiet.greenlets import await_here
 from conquiet.masking import shown
-from conquiet.queue.connection import AsyncClient, Client
+from conquiet.queue.connection import AsyncClient, Client, is_read_only
 
 
 def awaiting(client: AsyncClient) -> Client:
@@ -46,8 +47,10 @@ class _Pool:
 
 
 class _AwaitingPipeline:
-    def __init__(self, pipeline: Any) -> None:
+    def __init__(self, pipeline: Any, pool: Any = None) -> None:
         self._pipeline = pipeline
+        #: `None` of a cluster.
+        self._pool = pool
 
     def __getattr__(self, command: str) -> Any:
         # Commands only: they are collected, and sent by `execute`.
@@ -55,7 +58,16 @@ class _AwaitingPipeline:
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         replies: list[Any] = await_here(self._pipeline.execute(raise_on_error=raise_on_error))
+        if self._pool is not None and any(
+            isinstance(one, Exception) and is_read_only(one) for one in replies
+        ):
+            _leave_replica(self._pool)
         return replies
+
+
+def _leave_replica(pool: Any) -> None:
+    # As `forget_connections`: after a failover they lead to what was the primary before.
+    await_here(pool.disconnect(inuse_connections=False))
 
 
 class _AwaitingRedis(redis.Redis):
@@ -66,13 +78,19 @@ class _AwaitingRedis(redis.Redis):
         self.connection = None
 
     def execute_command(self, *command: Any, **options: Any) -> Any:
-        return await_here(self._awaited.execute_command(*command, **options))
+        try:
+            return await_here(self._awaited.execute_command(*command, **options))
+        except ResponseError as error:
+            if is_read_only(error):
+                _leave_replica(self._awaited.connection_pool)
+            raise
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        return _AwaitingPipeline(self._awaited.pipeline(transaction=transaction))
+        pipeline = self._awaited.pipeline(transaction=transaction)
+        return _AwaitingPipeline(pipeline, self._awaited.connection_pool)
 
     def close(self) -> None:
-        """Nothing: whoever has opened the client closes it."""
+        """Nothing: the client is closed by the code that opened it."""
 
 
 class _AwaitingCluster(RedisCluster):
@@ -97,4 +115,4 @@ class _AwaitingCluster(RedisCluster):
         return self._awaited.get_default_node()
 
     def close(self) -> None:
-        """Nothing: whoever has opened the client closes it."""
+        """Nothing: the client is closed by the code that opened it."""

@@ -91,7 +91,19 @@ def peek_backlog(client: Client, *, stream: str, group: str, count_limit: int = 
 async def peek_backlog_async(
     client: AsyncClient, *, stream: str, group: str, count_limit: int = COUNT_LIMIT
 ) -> BacklogStats:
-    """As `peek_backlog`, on an asyncio client."""
+    """As `peek_backlog`, on an asyncio client.
+
+    Examples:
+        >>> import asyncio
+        >>> async def pending():
+        ...     opened = open_async_client(server.url)
+        ...     try:
+        ...         return (await peek_backlog_async(opened, stream="not-there-yet", group="billing")).pending
+        ...     finally:
+        ...         await opened.aclose()
+        >>> asyncio.run(pending())
+        0
+    """
     check_positive_int("count_limit", count_limit)
     with visible_errors("peek", stream=stream, group=group):
         call = partial(client.execute_command, **AS_BYTES)

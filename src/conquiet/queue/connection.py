@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
@@ -15,14 +16,14 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import parse_url
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from conquiet.errors import NoConnectionError, QueueError
 from conquiet.masking import remember_secret, remember_url, scrub, scrubbed, shown
 from conquiet.queue.no_connection import why_no_connection
-from conquiet.queue.pool import POOL, LeanPool
+from conquiet.queue.pool import POOL
 
 Client = redis.Redis | RedisCluster
 AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
@@ -85,7 +86,8 @@ class in_step:  # noqa: N801 -- as `visible_errors`
     """Keep requests and replies in step: no later call gets the reply of an interrupted one.
 
     After an interrupt (Ctrl-C, a timeout by a signal) the client's idle connections are dropped: redis-py has
-    put back the one whose reply was not read. After an outage of a cluster's node its nodes are looked up.
+    put back the one whose reply was not read. They are dropped, too, when they lead to what was the primary
+    before a failover. After an outage of a cluster's node its nodes are looked up.
     """
 
     __slots__ = ("_client",)
@@ -98,10 +100,29 @@ class in_step:  # noqa: N801 -- as `visible_errors`
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             return
-        if not isinstance(error, REDIS_ERRORS):
+        if not isinstance(error, REDIS_ERRORS) or is_read_only(error):
             forget_connections(self._client)
         elif isinstance(self._client, RedisCluster) and isinstance(error, _UNANSWERED):
-            _find_nodes(self._client)
+            # redis-py asks one node which keys a script or an XREADGROUP has. If that one is dead, no such
+            # call ever comes to the server of its stream, and none of them looks the nodes up.
+            with suppress(*REDIS_ERRORS):
+                dead = self._client.get_default_node()
+                self._client.nodes_manager.initialize()
+                if self._client.get_default_node() == dead:
+                    self._client.replace_default_node()
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether the server is a replica, as a demoted primary; of a script Redis 6.2 says it in the text."""
+    if isinstance(error, ReadOnlyError):
+        return True
+    return isinstance(error, ResponseError) and "READONLY" in str(error)
+
+
+def check_primary(client: Client, replies: Iterable[object]) -> None:
+    """Drop idle connections if an error among the replies of a pipeline says that they lead to a replica."""
+    if any(isinstance(reply, Exception) and is_read_only(reply) for reply in replies):
+        forget_connections(client)
 
 
 def as_text(value: bytes | str) -> str:
@@ -155,7 +176,9 @@ def open_async_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Asy
         True
     """
     options = {"retry": AsyncRetry(NoBackoff(), 0), **options}
-    kinds = (_open_async_single, redis.asyncio.RedisCluster.from_url, AsyncSentinel)
+    # As many connections as a plain client may have: with redis-py's 100, more tasks than that would fail.
+    single = partial(redis.asyncio.Redis.from_url, max_connections=_MOST_CONNECTIONS)
+    kinds = (single, redis.asyncio.RedisCluster.from_url, AsyncSentinel)
     client: AsyncClient = _open(url, block_ms, options, *kinds)
     return client
 
@@ -163,8 +186,8 @@ def open_async_client(url: str, *, block_ms: int = 5_000, **options: Any) -> Asy
 def close_client(client: Client) -> None:
     """Close a client for good: redis-py would open a new connection with the next call."""
     client.close()
-    if isinstance(client, redis.Redis) and isinstance(client.connection_pool, LeanPool):
-        client.connection_pool.is_closed = True
+    for pool in _pools_of(client):
+        pool.get_connection = _refuse_connection
 
 
 def check_client(client: object) -> None:
@@ -194,24 +217,21 @@ def unparsed_view(client: Client) -> Client:
 
 
 def forget_connections(client: Client) -> None:
-    """Drop idle connections after an interrupt: the next call might get a reply that one of them is owed."""
+    """Drop idle connections: the next call might get a reply owed to one of them, or a demoted server."""
     # Idle ones alone, on a cluster too: other threads are in the middle of their calls.
+    for pool in _pools_of(client):
+        pool.disconnect(inuse_connections=False)
+
+
+def _pools_of(client: Client) -> list[Any]:
     if not isinstance(client, RedisCluster):
-        client.connection_pool.disconnect(inuse_connections=False)
-        return
-    for node in client.get_nodes():
-        if node.redis_connection is not None:
-            node.redis_connection.connection_pool.disconnect(inuse_connections=False)
+        return [client.connection_pool]
+    clients = (node.redis_connection for node in client.get_nodes())
+    return [each.connection_pool for each in clients if each is not None]
 
 
-def _find_nodes(client: RedisCluster) -> None:
-    # redis-py asks one node which keys a script or an XREADGROUP has. If that one is dead, no such call ever
-    # comes to the server of its stream, and none of them looks the nodes up.
-    with suppress(*REDIS_ERRORS):
-        dead = client.get_default_node()
-        client.nodes_manager.initialize()
-        if client.get_default_node() == dead:
-            client.replace_default_node()
+def _refuse_connection(*_command: Any, **_options: Any) -> Any:
+    raise RedisError("it is closed: close() was called, or its `with` block has ended")
 
 
 def is_unanswered(error: QueueError) -> bool:
@@ -258,17 +278,20 @@ def _open_single(url: str, *, single_connection_client: bool = False, **options:
     return client
 
 
-def _open_async_single(url: str, **options: Any) -> redis.asyncio.Redis:
-    # As many connections as a plain client may have: with redis-py's 100, more tasks than that would fail.
-    client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, **{"max_connections": 2**31, **options})
-    return client
-
-
 def _open(url: str, block_ms: int, options: dict[str, Any], single: Any, cluster: Any, sentinel: Any) -> Any:
     parts = _split(url, options)
     if parts.scheme.partition("+")[0] in ("redis", "rediss"):
-        _check_database(parts)
-    _check_files({**options, **dict(parse_qsl(parts.query))})
+        database = parts.path.strip("/")
+        if "sentinel" in parts.scheme:
+            database = database.partition("/")[2]
+        # redis-py takes what is no number for database 0.
+        if database and not database.isdecimal():
+            raise ValueError(f"the number of the database in the url must be a number, got {database!r}")
+    files = {**options, **dict(parse_qsl(parts.query))}
+    # Else the first command fails with a "No such file" that does not say which.
+    for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
+        if files.get(name) and not Path(files[name]).exists():
+            raise ValueError(f"{name}: there is no {files[name]}")
     options = {"socket_timeout": block_ms / 1000 + 5, **options}
     match parts.scheme:
         case "redis" | "rediss" | "unix":
@@ -313,22 +336,6 @@ def _is_cut_short(parts: SplitResult) -> bool:
             _ = urlsplit(f"//{address}").port  # ValueError, if that is not a number
     has_bare_argument = any("=" not in argument for argument in parts.query.split("&") if parts.query)
     return is_cut or has_bare_argument or bool(parts.fragment)
-
-
-def _check_database(parts: SplitResult) -> None:
-    database = parts.path.strip("/")
-    if "sentinel" in parts.scheme:
-        database = database.partition("/")[2]
-    # redis-py takes what is no number for database 0.
-    if database and not database.isdecimal():
-        raise ValueError(f"the number of the database in the url must be a number, got {database!r}")
-
-
-def _check_files(options: Mapping[str, Any]) -> None:
-    # Else the first command fails with a "No such file" that does not say which.
-    for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
-        if options.get(name) and not Path(options[name]).exists():
-            raise ValueError(f"{name}: there is no {options[name]}")
 
 
 def _sentinel_arguments(parts: SplitResult, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

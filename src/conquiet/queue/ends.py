@@ -210,7 +210,11 @@ class EndWatch:
             _log.debug("the end of stream %r could not be checked: %s", stream, error)
 
     def _report(self, stream: str, known: _Known, now: EndCheck) -> None:
-        ids = self._lost_ids(stream, known, now)
+        after = entry_id_order(now.after)
+        with self._sent_lock:
+            suspects = [one for ids in known.sent for one in ids if entry_id_order(one) > after]
+        # What this process sent and is not in the stream any more.
+        ids = missing(self._client, stream, suspects)
         last_id = max([now.newest_lost, *ids], key=entry_id_order)
         more = count_loss(
             self._client, known.mark, now.epoch, lost=now.lost or 0, sent=len(ids), last_id=last_id
@@ -227,13 +231,6 @@ class EndWatch:
         for start in range(0, len(ids), _IDS_IN_A_LINE):
             some = ids[start : start + _IDS_IN_A_LINE]
             _log.error("stream %r has lost what this process sent: %s", stream, " ".join(some))
-
-    def _lost_ids(self, stream: str, known: _Known, now: EndCheck) -> list[str]:
-        """Ids of messages that this process sent and that are not in the stream any more."""
-        after = entry_id_order(now.after)
-        with self._sent_lock:
-            suspects = [one for ids in known.sent for one in ids if entry_id_order(one) > after]
-        return missing(self._client, stream, suspects)
 
 
 def deleted_streams_key(client: Client) -> str:

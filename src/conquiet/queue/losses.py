@@ -36,30 +36,24 @@ def losses_of(stream: str, mark: str, fields: Any) -> list[Loss]:
     losses = []
     for name, text in as_mapping(fields).items():
         epoch = name.removeprefix("loss:")
-        if epoch != name and epoch.isdigit():
-            loss = _loss(stream, mark, int(epoch), text)
-            losses += [] if loss is None else [loss]
+        try:
+            record = json.loads(text) if epoch != name and epoch.isdigit() else None
+        except ValueError:
+            continue
+        if isinstance(record, Mapping):
+            loss = Loss(
+                stream=stream,
+                mark=mark,
+                epoch=int(epoch),
+                after=str(record.get("after", "?")),
+                is_exact=record.get("isExact") is True,
+                last=str(record.get("last", "?")),
+                count=max(1, _number(record, "lost"), _number(record, "sent")),
+                seen_at_ms=_number(record, "seenAtMs"),
+                seen_by=str(record.get("seenBy", "?")),
+            )
+            losses.append(loss)
     return sorted(losses, key=lambda loss: loss.epoch)
-
-
-def _loss(stream: str, mark: str, epoch: int, text: bytes) -> Loss | None:
-    try:
-        record = json.loads(text)
-    except ValueError:
-        return None
-    if not isinstance(record, Mapping):
-        return None
-    return Loss(
-        stream=stream,
-        mark=mark,
-        epoch=epoch,
-        after=str(record.get("after", "?")),
-        is_exact=record.get("isExact") is True,
-        last=str(record.get("last", "?")),
-        count=max(1, _number(record, "lost"), _number(record, "sent")),
-        seen_at_ms=_number(record, "seenAtMs"),
-        seen_by=str(record.get("seenBy", "?")),
-    )
 
 
 def _number(record: Mapping[str, Any], name: str) -> int:

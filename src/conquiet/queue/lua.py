@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from conquiet.queue.connection import AS_BYTES, Client, in_step
+from conquiet.queue.connection import AS_BYTES, Client, check_primary, in_step
 from conquiet.queue.round_trip import execute_unparsed
 
 Argument = bytes | str | int | float
@@ -56,6 +56,7 @@ def _pipelined(client: Client, command: tuple[str, str | bytes], calls: Sequence
         pipeline.execute_command(*command, *_tail(keys, arguments), **AS_BYTES)
     with in_step(client):
         replies: list[Any] = pipeline.execute(raise_on_error=False)
+    check_primary(client, replies)
     return replies
 
 

@@ -93,10 +93,19 @@ class MetricSet:
     """The metrics of one part of conquiet, each registered with its first use; no method raises."""
 
     def __init__(self, definitions: Mapping[str, tuple[Callable[..., Metric], str, tuple[str, ...]]]) -> None:
+        @cache
+        def registered(name: str) -> Metric | None:
+            kind, text, labels = definitions[name]
+            return register(kind, name, text, labels)
+
+        @cache
+        def emitter(name: str, *labels: str) -> Callable[[float], None]:
+            return bind(registered(name), *labels)
+
         self.definitions = definitions
-        self.registered = cache(self._register)
+        self.registered = registered
         #: The function that counts, observes or sets one metric, made once for each set of labels.
-        self.emitter = cache(self._bind)
+        self.emitter = emitter
 
     def emit(self, name: str, amount: float, *labels: str) -> None:
         """Count, observe or set."""
@@ -111,13 +120,6 @@ class MetricSet:
             add_observations(histogram.labels(*labels), amounts)
         except Exception as error:  # noqa: BLE001 -- metrics never raise
             _log.debug("metric %s was not emitted: %s", name, error)
-
-    def _register(self, name: str) -> Metric | None:
-        kind, text, labels = self.definitions[name]
-        return register(kind, name, text, labels)
-
-    def _bind(self, name: str, *labels: str) -> Callable[[float], None]:
-        return bind(self.registered(name), *labels)
 
 
 class GaugePart:

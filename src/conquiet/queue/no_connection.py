@@ -1,15 +1,16 @@
-"""Why a client has no connection to its server, told from what redis-py raised."""
+"""Why a client has no connection to its server, by what redis-py raised."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import traceback
-from collections.abc import Iterator
 from enum import Enum
 
 from redis.exceptions import AuthenticationError, InvalidResponse, MovedError
 from redis.sentinel import MasterNotFoundError
+
+from conquiet.errors import causes_of
 
 
 class NoConnection(Enum):
@@ -45,26 +46,24 @@ def why_no_connection(error: BaseException) -> NoConnection | None:
         frame.f_code.co_name.startswith(("connect", "on_connect"))
         for frame, _line in traceback.walk_tb(error.__traceback__)
     )
-    for cause in _causes(error):
-        reason = _of_tls(cause) if isinstance(cause, ssl.SSLError) else _of_others(cause, is_connecting)
+    for cause in causes_of(error):
+        reason = _reason_of(cause, is_connecting)
         if reason is not None:
             return reason
     return None
 
 
-def _of_tls(cause: ssl.SSLError) -> NoConnection:
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return NoConnection.CERTIFICATE
-    text = str(cause).upper()
-    if "WRONG_VERSION" in text or "RECORD_LAYER" in text:
-        return NoConnection.NO_TLS
-    # A server that wants a client's certificate ends the connection, with an alert or without.
-    return NoConnection.CLIENT_CERTIFICATE if "ALERT" in text or "EOF" in text else NoConnection.TLS
-
-
-def _of_others(cause: BaseException, is_connecting: bool) -> NoConnection | None:
+def _reason_of(cause: BaseException, is_connecting: bool) -> NoConnection | None:
     text = str(cause)
     match cause:
+        case ssl.SSLCertVerificationError():
+            return NoConnection.CERTIFICATE
+        case ssl.SSLError():
+            text = text.upper()
+            if "WRONG_VERSION" in text or "RECORD_LAYER" in text:
+                return NoConnection.NO_TLS
+            # A server that wants a client's certificate ends the connection, with an alert or without.
+            return NoConnection.CLIENT_CERTIFICATE if "ALERT" in text or "EOF" in text else NoConnection.TLS
         case socket.gaierror():
             return NoConnection.UNKNOWN_HOST
         case ConnectionRefusedError():
@@ -91,11 +90,3 @@ def _of_others(cause: BaseException, is_connecting: bool) -> NoConnection | None
     if "cluster support disabled" in text:
         return NoConnection.NO_CLUSTER
     return None
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__

@@ -41,9 +41,6 @@ class LeanPool(redis.ConnectionPool):
     All other cases are redis-py's own: the first connection, one that was lost, a fork, metrics.
     """
 
-    #: Set by the owner that has closed it: a later call would connect again, and nobody would close that.
-    is_closed = False
-
     def get_connection(self, *command: Any, **options: Any) -> Any:
         """A connection that is ready; as redis-py it looks at the socket first, which may be closed."""
         if self.pid == _process.pid and not is_measured():
@@ -64,8 +61,6 @@ class LeanPool(redis.ConnectionPool):
                         super().release(connection)
                 if is_ready:
                     return connection
-        if self.is_closed:
-            raise RedisError("it is closed: close() was called, or its `with` block has ended")
         return super().get_connection(*command, **options)
 
     def release(self, connection: Any) -> None:

@@ -11,7 +11,14 @@ from hiredis import pack_command
 from redis.connection import Connection
 from redis.exceptions import ResponseError
 
-from conquiet.queue.connection import Client, execute, in_step
+from conquiet.queue.connection import (
+    Client,
+    check_primary,
+    execute,
+    forget_connections,
+    in_step,
+    is_read_only,
+)
 from conquiet.queue.pool import is_measured
 
 _T = TypeVar("_T")
@@ -65,6 +72,7 @@ def add_entries(
             pipeline.execute_command(*command)
         with in_step(client):
             replies = pipeline.execute(raise_on_error=False)
+    check_primary(client, replies)
     return [reply.decode() if isinstance(reply, bytes) else reply for reply in replies]
 
 
@@ -99,7 +107,10 @@ def _with_connection(client: redis.Redis, send_and_read: Callable[[Any], _T]) ->
         reply: _T = connection.retry.call_with_retry(
             lambda: send_and_read(connection), lambda _error: connection.disconnect()
         )
-    except ResponseError:
+    except ResponseError as error:
+        if is_read_only(error):
+            connection.disconnect()
+            forget_connections(client)
         raise
     except BaseException:
         # An interrupt: no later call may get the reply of this one.

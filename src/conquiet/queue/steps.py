@@ -35,13 +35,6 @@ def run_steps(call: Callable[..., Any], steps: Steps[_T]) -> _T:
         return result
 
 
-def _end_if_cancelled() -> None:
-    # On Python 3.11 redis-py's own timeouts swallow a cancellation that comes while a command is sent.
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-
-
 async def run_steps_async(call: Callable[..., Awaitable[Any]], steps: Steps[_T]) -> _T:
     """As `run_steps`, on an event loop."""
     try:
@@ -49,7 +42,11 @@ async def run_steps_async(call: Callable[..., Awaitable[Any]], steps: Steps[_T])
         while True:
             try:
                 reply = await call(*parts, **options)
-                _end_if_cancelled()
+                # On Python 3.11 redis-py's own timeouts swallow a cancellation that comes while a command
+                # is sent.
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise asyncio.CancelledError  # noqa: TRY301 -- as if the call had raised it
             except Exception as error:  # noqa: BLE001 -- it is raised again, in the steps
                 parts, options = steps.throw(error)
             else:

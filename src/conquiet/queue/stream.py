@@ -13,6 +13,7 @@ from conquiet.queue.config import QueueConfig, check_config
 from conquiet.queue.connection import (
     AS_BYTES,
     Client,
+    check_primary,
     close_client,
     in_step,
     longest_block_ms,
@@ -150,7 +151,8 @@ class RedisStreamsQueue(GroupMember):
             pipeline = self._view.pipeline(transaction=False)
             pipeline.execute_command("XACK", self._stream, self._group, *entry_ids)
             pipeline.execute_command(*command, **AS_BYTES)
-            acked, reply = pipeline.execute(raise_on_error=False)
+            acked, reply = replies = pipeline.execute(raise_on_error=False)
+        check_primary(self._view, replies)
         if isinstance(acked, Exception):
             raise queue_error("XACK", acked, **self._names) from acked
         self._metrics.count_acks(acked)

@@ -35,7 +35,8 @@ _OF_ENTRIES = ("stream", "partition", "id", "timestamp")
 #: All fields of an entry, and what is wrong with one that is kept.
 ALL_FIELDS, PROBLEM = StructField("fields", MapType(StringType(), StringType())), "_malformed"
 
-_FIELD_TYPES = (
+#: What one field can be read as, and what is written as the text of one.
+FIELD_TYPES = (
     types.StringType,
     types.BinaryType,
     types.BooleanType,
@@ -108,7 +109,7 @@ def columns_of(schema: StructType, options: ReadOptions) -> Columns:
         of_entry = field.name.removeprefix("_") if field.name[1:] in taken else field.name
         if field.name not in taken and of_entry in _OF_ENTRIES and known[of_entry] == field.dataType:
             of_entries[field.name] = of_entry
-        elif not isinstance(field.dataType, _FIELD_TYPES) and field != ALL_FIELDS:
+        elif not isinstance(field.dataType, FIELD_TYPES) and field != ALL_FIELDS:
             raise ValueError(
                 f"column {field.name!r} of type {field.dataType.simpleString()} cannot be read from a "
                 "field: read it as a string, and parse it"

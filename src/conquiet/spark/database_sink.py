@@ -57,6 +57,12 @@ def drain_batch(
 
     Raises:
         TypeError: the handler would not run when it is called; of a reference, this fails the batch.
+
+    Examples:
+        >>> database_url = "postgresql+psycopg://localhost/shop"
+        >>> handle_batch = drain_batch("billing:book_rows", database_url, name="billing")
+        >>> source = spark.readStream.format("redis-stream").options(url=server.url, topic="shipments")
+        >>> writer = source.load().writeStream.foreachBatch(handle_batch)  # then .start()
     """
     check_positive_int("parts", parts)
     if not isinstance(handler, str):

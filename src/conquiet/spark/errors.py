@@ -17,7 +17,16 @@ class Loss(Enum):
 
 
 class DataLossError(QueueError):
-    """Entries were removed before they were read; `after` and `before` are the ids around the gap."""
+    """Entries were removed before they were read; `after` and `before` are the ids around the gap.
+
+    Examples:
+        >>> from pyspark.errors import PySparkException
+        >>> shipments = spark.read.format("redis-stream").options(url=server.url, topic="shipments")
+        >>> try:
+        ...     rows = shipments.load().count()
+        ... except PySparkException as error:  # Spark quotes it
+        ...     print("entries were trimmed:", "DataLossError" in str(error))
+    """
 
     def __init__(
         self, *, stream: str, after: str, before: str, at_most: int | None = None, how: Loss = Loss.REMOVED
@@ -39,7 +48,20 @@ class DataLossError(QueueError):
 
 
 class MalformedRowsError(QueueError):
-    """Some entries of a read are malformed; nothing was changed in the stream."""
+    """Some entries of a read are malformed; nothing was changed in the stream.
+
+    Examples:
+        >>> from pyspark.errors import PySparkException
+        >>> entry_id = client.xadd("foreign", {"not": "json"})
+        >>> foreign = spark.read.format("redis-stream").options(url=server.url, stream="foreign")
+        >>> try:
+        ...     rows = foreign.load().collect()
+        ... except PySparkException as error:  # Spark quotes it
+        ...     print("MalformedRowsError" in str(error))
+        True
+        >>> foreign.option("malformed", "keep").load().count()
+        1
+    """
 
     def __init__(self, *, stream: str, entries: Sequence[MalformedEntry]) -> None:
         self.entries = tuple(entries)
@@ -57,7 +79,16 @@ class MalformedRowsError(QueueError):
 
 
 class RowsLostError(QueueError):
-    """The server had rows of a write, and has them no longer: a failover or a restart has lost them."""
+    """The server had rows of a write, and has them no longer: a failover or a restart has lost them.
+
+    Examples:
+        >>> from pyspark.errors import PySparkException
+        >>> rows = spark.range(3).select(F.col("id").alias("order_id"))
+        >>> try:
+        ...     publish(rows, url=server.url, topic="shipments", options={"dedupeId": "orders-of-today"})
+        ... except PySparkException as error:  # Spark quotes it
+        ...     print("the server has lost rows:", "RowsLostError" in str(error))
+    """
 
     def __init__(self, *, stream: str, rows: int) -> None:
         self.rows = rows
@@ -74,7 +105,16 @@ class RowsLostError(QueueError):
 
 
 class RowsDifferError(ConquietError):
-    """Attempts of one task, or runs of one write, had different rows: entries of both are in the stream."""
+    """Attempts of one task, or runs of one write, had different rows: entries of both are in the stream.
+
+    Examples:
+        >>> from pyspark.errors import PySparkException
+        >>> rows = spark.range(3).select(F.col("id").alias("order_id"))  # the same at every attempt
+        >>> try:
+        ...     publish(rows, url=server.url, topic="shipments", options={"dedupeId": "orders-of-today"})
+        ... except PySparkException as error:  # Spark quotes it
+        ...     print("the rows have changed:", "RowsDifferError" in str(error))
+    """
 
     def __init__(self, *, stream: str, task: int | None, extra: int) -> None:
         self.stream = stream

@@ -1,4 +1,4 @@
-"""A server that is away for a while: what failed for that reason is tried again, for a bounded time."""
+"""An unavailable server: what failed for that reason is tried again, for a bounded time."""
 
 from __future__ import annotations
 

@@ -44,7 +44,12 @@ METRICS = MetricSet(
 
 @dataclass(frozen=True, slots=True)
 class SourceBacklog:
-    """What one source of a query has not read yet, as its progress says."""
+    """What one source of a query has not read yet, as its progress says.
+
+    Examples:
+        >>> def is_late(query):
+        ...     return any(source.oldest_age_ms > 60_000 for source in source_backlogs(query.lastProgress))
+    """
 
     #: The stream, the topic, the list or the pattern that is read.
     place: str
@@ -62,7 +67,18 @@ class SourceBacklog:
 
 
 def source_backlogs(progress: StreamingQueryProgress) -> list[SourceBacklog]:
-    """Of `query.lastProgress`, or of a listener's event: a backlog for each `redis-stream` that is read."""
+    """Of `query.lastProgress`, or of a listener's event: a backlog for each `redis-stream` that is read.
+
+    Examples:
+        >>> sent = Producer(client).send("shipments", {"order_id": 7}, key="ann")
+        >>> source = spark.readStream.format("redis-stream").options(url=server.url, topic="shipments")
+        >>> writer = source.option("start", "earliest").load().writeStream.format("noop")
+        >>> query = writer.trigger(availableNow=True).start()
+        >>> ended = query.awaitTermination()
+        >>> [backlog] = source_backlogs(query.lastProgress)
+        >>> backlog.place, backlog.rows_behind
+        ('shipments', 0)
+    """
     return list(_backlogs(progress))
 
 
@@ -71,6 +87,11 @@ class QueryMetrics(StreamingQueryListener):
 
     They are in the process of the driver, in prometheus_client's default registry; `start_http_server` of
     prometheus_client serves them.
+
+    Examples:
+        >>> metrics = QueryMetrics()
+        >>> spark.streams.addListener(metrics)
+        >>> spark.streams.removeListener(metrics)
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 # Each method imports what it needs: Spark imports this module in every session, only to learn its name.
 class RedisStreamSource(DataSource):
-    """Reads and writes Redis streams and the topics of `conquiet.mq`."""
+    """Reads and writes Redis streams and the topics of `conquiet.mq`.
+
+    Examples:
+        >>> spark.dataSource.register(RedisStreamSource)  # where pyspark does not find it by itself
+        >>> spark.read.format("redis-stream").options(url=server.url, stream="empty").load().count()
+        0
+    """
 
     @classmethod
     def name(cls) -> str:

@@ -42,6 +42,10 @@ def publish_tasks(
         task_options: of `TaskOptions`, such as `{"priority": 3, "max_retries": 5}`; neither a delay nor
             `unique_for_s`.
         options: more options of the data source, such as `dedupeId`.
+
+    Examples:
+        >>> rows = spark.range(3).select(F.col("id").alias("order_id"))
+        >>> publish_tasks(rows, url=server.url, task="shop.bill", queue="bills")
     """
     rows = as_messages(df, columns=columns)
     # See `publish`: this makes the session active in the calling thread.

@@ -12,6 +12,7 @@ from conquiet.tasks.codec import EnvelopeCodec
 from conquiet.tasks.keys import QueueKeys
 from conquiet.tasks.message import TaskMessage
 from conquiet.tasks.metrics import METRICS
+from conquiet.tasks.options import NO_RATE
 from conquiet.tasks.rates import Bucket, Rate, RateLimiter
 from conquiet.tasks.scripts import Read
 from conquiet.tasks.scripts import control as scripts
@@ -110,7 +111,7 @@ class Admission:
 
     def _rate_key(self, msg: TaskMessage) -> str | None:
         assert msg.task is not None  # noqa: S101 -- for mypy: the caller has looked
-        rate_key = msg.task.options.rate_key
+        rate_key = msg.envelope.meta.get("rateKey", msg.task.options.rate_key)
         if rate_key is None:
             return None
         try:
@@ -127,7 +128,7 @@ class Admission:
         if changed and msg.envelope.name in changed:
             return changed[msg.envelope.name]
         text = msg.envelope.meta.get("rateLimit") or msg.task.options.rate_limit
-        if not text:
+        if not text or text == NO_RATE:
             return None
         try:
             return _parse_rate(text)

@@ -23,7 +23,6 @@ from conquiet.tasks.handle import TaskHandle
 from conquiet.tasks.middleware import Middleware
 from conquiet.tasks.options import TaskOptions
 from conquiet.tasks.plain_form import PlainForm
-from conquiet.tasks.rates import RateLimiter, RedisRateLimiter
 from conquiet.tasks.record import TaskStatus
 from conquiet.tasks.scheduled import Scheduled, scheduled_target
 from conquiet.tasks.schedules import Schedule, ScheduleOptions, Schedules
@@ -204,11 +203,6 @@ class TaskApp(AppConnections, Declarations):
         """As `events`, for an event loop: `async with app.events_async() as events`, then `async for`."""
         return AsyncTaskEvents(self, queues, idle_s)
 
-    def load_result(self, name: str, value: Any) -> Any:
-        """A result as its task returned it; as JSON if the task is not known here."""
-        task = self.tasks.get(name)
-        return value if task is None else task.signature.load_result(value)
-
     def result_of(self, status: TaskStatus) -> Any:
         """The result of a task that has succeeded, as it returned it.
 
@@ -223,15 +217,8 @@ class TaskApp(AppConnections, Declarations):
         """Revokes tasks, pauses queues, changes rates, and asks the workers that run."""
         return Control(self)
 
-    @cached_property
-    def rate_limiter(self) -> RateLimiter:
-        """What keeps the rates of tasks; set another one before a worker starts."""
-        return RedisRateLimiter(self.client, self.namespace)
-
     def close(self) -> None:
         """Close the connections; the app opens new ones when it is used again."""
-        if isinstance(self.__dict__.get("rate_limiter"), RedisRateLimiter):
-            del self.__dict__["rate_limiter"]
         self.schedules.forget_store()
         self._sender.forget_queues()
         super().close()

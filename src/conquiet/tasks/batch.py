@@ -13,7 +13,7 @@ from conquiet.tasks.envelope import LaterVersionError
 from conquiet.tasks.keys import QueueKeys
 from conquiet.tasks.message import MalformedTask, Place, TaskMessage
 from conquiet.tasks.metrics import METRICS
-from conquiet.tasks.options import check_meta
+from conquiet.tasks.options import TaskOptions, check_meta
 from conquiet.tasks.rates import RateLimiter
 from conquiet.tasks.scripts import Taken
 from conquiet.tasks.task import Task
@@ -23,6 +23,7 @@ class ChannelApp(Protocol):
     """What a channel needs of its app."""
 
     tasks: dict[str, Task[..., Any]]
+    defaults: TaskOptions
     codec: EnvelopeCodec
 
     @property
@@ -45,10 +46,9 @@ class TaskBatch:
                 data = data_of(taken.fields)
                 envelope = app.codec.decode(data)
                 stored = stored_args(envelope)
-                if len(envelope.meta) > 1:
-                    # More than the schema's version.
-                    check_meta(envelope.meta)
-            except ValueError as error:
+                task = app.tasks.get(envelope.name)
+                check_meta(envelope.meta, app.defaults if task is None else task.options)
+            except (ValueError, RecursionError) as error:
                 self.malformed.append(_malformed(taken, place, error))
                 continue
             msg = TaskMessage(
@@ -57,13 +57,13 @@ class TaskBatch:
                 data=data,
                 delivery_count=taken.delivery_count + taken.has_waited,
                 is_counted=not taken.has_waited,
-                task=app.tasks.get(envelope.name),
+                task=task,
                 stored_key="" if stored is None else stored.key,
             )
             self.messages.append(msg)
 
 
-def _malformed(taken: Taken, place: Place, error: ValueError) -> MalformedTask:
+def _malformed(taken: Taken, place: Place, error: ValueError | RecursionError) -> MalformedTask:
     queue = place.keys.queue
     METRICS.emit("conquiet_tasks_malformed_total", 1, queue)
     # By its name: the module of signatures needs a package that not every worker has.

@@ -46,7 +46,7 @@ _NOT_PENDING = (
 class TaskChannel:
     """The queues that one consumer reads, in turn; lives as long as its loop.
 
-    Its thread reads and settles. Another one may call `release_reserved`.
+    Its thread reads and settles. Another one may use `reserved`.
     """
 
     is_shared = False
@@ -80,16 +80,17 @@ class TaskChannel:
         self.stream, self.is_caught_up, self.claimed_by_others = queues[0].prefix, True, 0
         #: Seconds that a task took lately, its longest.
         self._recent_s = 1.0
-        self._reserved = Reserved(self._hand_back_unbegun)
+        #: What was read and is not begun.
+        self.reserved = Reserved(self._hand_back_unbegun)
         #: Until when, by `lease_clock`, the consumer certainly counts as alive; the heartbeat moves it on.
         self.lease_valid_until = math.inf
-        self._metrics = TaskMetrics()
+        self._metrics = TaskMetrics(app.tasks)
         #: The last one that was counted when it began: it may have been revoked since it was read.
         self._beginning: tuple[TaskMessage, ...] = ()
 
     def read(self, settlements: Sequence[Settlement], size: int, wait_ms: int | None) -> TaskBatch:
         """As `Channel.read`; never `None`: a queue has no end."""
-        self._reserved.finish_release(self._client)
+        self.reserved.finish_release(self._client)
         # Of queues that this read may not come to.
         self.settle([one for one in settlements if not _is_of(one, self._queues[0])])
         # As many as take about 0.1 s, and at least as `prefetch` says.
@@ -114,7 +115,7 @@ class TaskChannel:
                 for keys, entries in self._reader.wait(self._queues if is_any_open else (), wait_ms):
                     batch.add(self._app, keys, entries)
         self.admission.examine(batch.messages)
-        self._reserved.replace(batch.messages)
+        self.reserved.replace(batch.messages)
         return batch
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
@@ -137,21 +138,13 @@ class TaskChannel:
             for keys in self._keys.values():
                 self._settle_and_read(keys, (), 0)
         msg = queued.popleft()
-        if not self._reserved.take(msg):
+        if not self.reserved.take(msg):
             return None
         delay_ms = self.admission.delay_ms(msg)
         if delay_ms is None:
             return msg
         self.settle([self.rules.hand_back(msg, delay_ms)])
         return None
-
-    def reserved(self) -> list[TaskMessage]:
-        """What was read and not begun; for any thread."""
-        return self._reserved.messages()
-
-    def release_reserved(self, client: Client) -> None:
-        """Free tasks that were read and not begun, while another one runs for long; by another client."""
-        self._reserved.release(client)
 
     def wake(self) -> None:
         """End a wait for new tasks, now and from now on; for another thread, which stops the loop."""
@@ -162,7 +155,7 @@ class TaskChannel:
 
     def take_back(self, msg: TaskMessage) -> Sequence[TaskMessage]:
         """The task alone."""
-        self._reserved.add(msg)
+        self.reserved.add(msg)
         return (msg,)
 
     def begin(self, msg: TaskMessage) -> Settlement | None:
@@ -192,7 +185,7 @@ class TaskChannel:
 
     def hand_back(self, queued: Sequence[TaskMessage]) -> int:
         """As `Channel.hand_back`: others take them at once."""
-        settlements = [self.rules.hand_back(msg) for msg in self._reserved.take_all(queued)]
+        settlements = [self.rules.hand_back(msg) for msg in self.reserved.take_all(queued)]
         self.settle(settlements)
         lost = sum(settlement.is_refused for settlement in settlements)
         self.claimed_by_others += lost
@@ -245,7 +238,7 @@ class TaskChannel:
         if settlements:
             states = [(one.name, one.state) for one in settlements if one.state and not one.is_refused]
             self._metrics.settled(keys.queue, states, len(reply.refused))
-        self.admission.noticed(keys, reply, (*self.reserved(), *self._beginning))
+        self.admission.noticed(keys, reply, (*self.reserved.messages(), *self._beginning))
         self.admission.settled(keys, settlements)
         return reply
 

@@ -17,6 +17,7 @@ from conquiet.settings import Settings
 from conquiet.tasks.keys import QueueKeys, registry_key
 from conquiet.tasks.payload_store import PayloadStore
 from conquiet.tasks.payloads import Payloads
+from conquiet.tasks.rates import RateLimiter, RedisRateLimiter
 from conquiet.tasks.results import AsyncRedisResults, RedisResults
 
 
@@ -49,6 +50,11 @@ class AppConnections:
     def results(self) -> RedisResults:
         """Where states and results are read."""
         return RedisResults(self.client, self.namespace)
+
+    @cached_property
+    def rate_limiter(self) -> RateLimiter:
+        """What keeps the rates of tasks; set another one before a worker starts."""
+        return RedisRateLimiter(self.client, self.namespace)
 
     @property
     def async_client(self) -> AsyncClient:
@@ -107,6 +113,8 @@ class AppConnections:
 
     def close(self) -> None:
         """Close the connections; the app opens new ones when it is used again."""
+        if isinstance(self.__dict__.get("rate_limiter"), RedisRateLimiter):
+            del self.__dict__["rate_limiter"]
         client = self.__dict__.pop("client", None)
         self.__dict__.pop("results", None)
         if client is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
 from conquiet.tasks.hooks import Hook, Hooks
+from conquiet.tasks.names import name_of
 from conquiet.tasks.options import TaskOptions
 from conquiet.tasks.task import Sender, Task
 
@@ -37,7 +36,7 @@ class Declarations(Sender):
         """Declare a task: `@app.task`, or `@app.task(queue="mail", max_retries=5)`; see `TaskOptions`."""
 
         def declare(function: Callable[P, R]) -> Task[P, R]:
-            task = Task(self, function, name or _name_of(function), self.defaults.but(**options))
+            task = Task(self, function, name or name_of(function), self.defaults.but(**options))
             if task.name in self.tasks and self.tasks[task.name].function is not function:
                 raise ValueError(f"two tasks are named {task.name!r}: give one of them another name")
             self.tasks[task.name] = task
@@ -50,6 +49,11 @@ class Declarations(Sender):
         task = self.tasks.get(name)
         return self.defaults if task is None else task.options
 
+    def load_result(self, name: str, value: Any) -> Any:
+        """A result as its task returned it; as JSON if the task is not known here."""
+        task = self.tasks.get(name)
+        return value if task is None else task.signature.load_result(value)
+
     def on_startup(self, hook: H) -> H:
         """Call this function in each process that runs tasks, before the first one: `@app.on_startup`."""
         self.hooks.startup.append(hook)
@@ -59,17 +63,3 @@ class Declarations(Sender):
         """Call this function in each process that ran tasks, after the last one: `@app.on_shutdown`."""
         self.hooks.shutdown.append(hook)
         return hook
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    module = function.__module__
-    if module == "__main__":
-        # The same name in the worker that imports the module and in the program that runs it, by `python -m`
-        # or as a file.
-        main = sys.modules["__main__"]
-        spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        if spec is not None:
-            module = spec.name
-        elif path:
-            module = Path(path).stem
-    return f"{module}.{function.__qualname__}"

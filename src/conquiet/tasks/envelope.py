@@ -172,7 +172,10 @@ class TaskEnvelope:
             _check_kinds(fields)
         meta = fields["meta"]
         version = meta.get("schemaVersion", SCHEMA_VERSION)
-        if not isinstance(version, int) or version > STORED_VERSION:
+        if not isinstance(version, int):
+            # Handed back as a later version's, it would go round and round.
+            raise ValueError(f"its envelope has no valid schemaVersion: {version!r:.100}")  # noqa: TRY004 -- of data
+        if version > STORED_VERSION:
             raise LaterVersionError(version)
         if fields["priority"] not in PRIORITIES:
             raise ValueError(f"its envelope has no valid priority: {fields['priority']!r}")
@@ -182,8 +185,8 @@ class TaskEnvelope:
             name=fields["name"],
             args=fields["args"],
             headers=fields["headers"],
-            enqueued_at=datetime.fromisoformat(fields["enqueuedAt"]),
-            not_before=None if not_before is None else datetime.fromisoformat(not_before),
+            enqueued_at=_moment_of(fields["enqueuedAt"]),
+            not_before=None if not_before is None else _moment_of(not_before),
             priority=fields["priority"],
             attempt=fields["attempt"],
             max_retries=fields["maxRetries"],
@@ -198,6 +201,21 @@ def _check_kinds(fields: Mapping[str, Any]) -> None:
         value = fields.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise ValueError(f"its envelope has no valid {name}: {value!r:.100}")  # noqa: TRY004 -- of data
+
+
+def _moment_of(text: str) -> datetime:
+    """In UTC, which one without an offset is as well.
+
+    Raises:
+        ValueError: it is no time, or one that UTC does not have, at the ends of the calendar.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is UTC:
+        return moment
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"its envelope has no valid time: {text!r:.100}") from error
 
 
 def _text_of(moment: datetime) -> str:

@@ -30,11 +30,27 @@ _MOST_SHOWN = 3
 
 
 class TaskError(ConquietError):
-    """The root of the errors of tasks."""
+    """The root of the errors of tasks.
+
+    Examples:
+        >>> try:
+        ...     price.enqueue("two", 50).result(timeout_s=60)
+        ... except TaskError as error:
+        ...     print(type(error).__name__)
+        TaskArgumentsError
+    """
 
 
 class UnknownTaskError(TaskError):
-    """No queue knows a task, or a group, with this id."""
+    """No queue knows a task, or a group, with this id.
+
+    Examples:
+        >>> try:
+        ...     app.handle("1700000000000-0", queue="default").result(timeout_s=1)
+        ... except UnknownTaskError as error:
+        ...     print(error.task_id)
+        1700000000000-0
+    """
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
@@ -62,7 +78,18 @@ class TaskArgumentsError(TaskError):
 
 
 class TaskResultError(TaskError):
-    """What a task returned cannot be stored as its result."""
+    """What a task returned cannot be stored as its result.
+
+    Examples:
+        >>> @app.task
+        ... def open_file():
+        ...     return object()
+        >>> try:
+        ...     open_file.enqueue().result(timeout_s=60)
+        ... except TaskFailedError as error:
+        ...     print("TaskResultError" in error.error)
+        True
+    """
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -95,7 +122,15 @@ class TaskFailedError(TaskError):
 
 
 class ResultTimeoutError(TaskError, TimeoutError):
-    """The task has not ended in time; it goes on."""
+    """The task has not ended in time; it goes on.
+
+    Examples:
+        >>> try:
+        ...     price.with_options(queue="no-worker").enqueue(2, 50).result(timeout_s=0.1)
+        ... except ResultTimeoutError as error:
+        ...     print(error.queue, error.state)
+        no-worker queued
+    """
 
     def __init__(self, task_id: str, *, queue: str, state: str | None, timeout_s: float) -> None:
         self.task_id = task_id
@@ -103,12 +138,21 @@ class ResultTimeoutError(TaskError, TimeoutError):
         self.state = state
         super().__init__(
             f"task {task_id} of queue {queue!r} has not ended within {timeout_s:g} s, it is "
-            f"{state or 'unknown'}: does a worker read queue {queue!r}? `conquiet doctor` tells"
+            f"{state or 'unknown'}: does a worker read queue {queue!r}? `conquiet doctor` says"
         )
 
 
 class TaskTooLargeError(TaskError):
-    """Arguments or a result that would not fit into the queue."""
+    """Arguments or a result that would not fit into the queue.
+
+    Examples:
+        >>> small = TaskApp(server.url, namespace="small", max_bytes=1_000)
+        >>> try:
+        ...     small.enqueue("shop.print", {"text": "x" * 2_000})
+        ... except TaskTooLargeError as error:
+        ...     print(error.limit)
+        1000
+    """
 
     def __init__(self, what: str, *, size: int, limit: int, may_be_stored: bool = True) -> None:
         self.size = size
@@ -121,7 +165,14 @@ class TaskTooLargeError(TaskError):
 
 
 class PayloadError(TaskError):
-    """Stored content that cannot be used, now or later."""
+    """Stored content that cannot be used, now or later.
+
+    Examples:
+        >>> try:
+        ...     cents = price.enqueue(2, 50).result(timeout_s=60)
+        ... except PayloadError as error:  # the result was in the payload store, and was deleted there
+        ...     print(error.key, error.reason)
+    """
 
     def __init__(self, key: str, reason: str) -> None:
         self.key = key
@@ -130,7 +181,17 @@ class PayloadError(TaskError):
 
 
 class PayloadStoreError(TaskError):
-    """The payload store has failed; it may work again later."""
+    """The payload store has failed; it may work again later.
+
+    Examples:
+        >>> kept = TaskApp(server.url, namespace="kept", max_bytes=1_000)
+        >>> kept.payload_store = DirectoryPayloads("not-mounted")
+        >>> try:
+        ...     kept.enqueue("shop.print", {"text": "x" * 2_000})
+        ... except PayloadStoreError:
+        ...     print("nothing was enqueued")
+        nothing was enqueued
+    """
 
     def __init__(self, what: str, key: str, error: Exception) -> None:
         self.key = key
@@ -138,7 +199,16 @@ class PayloadStoreError(TaskError):
 
 
 class PayloadPurgeError(TaskError):
-    """Content that a purge could not delete; it has deleted the rest."""
+    """Content that a purge could not delete; it has deleted the rest.
+
+    Examples:
+        >>> kept = TaskApp(server.url, namespace="kept")
+        >>> kept.payload_store = SqlPayloads(engine)
+        >>> try:
+        ...     purged = kept.control.purge_payloads(queue="default", older_than_ms=86_400_000)
+        ... except PayloadPurgeError as error:
+        ...     print(error.purged, "were deleted, these could not be:", error.errors)
+    """
 
     def __init__(self, queue: str, purged: int, errors: Sequence[PayloadStoreError]) -> None:
         self.queue = queue
@@ -152,7 +222,20 @@ class PayloadPurgeError(TaskError):
 
 
 class SoftTimeLimitError(TaskError):
-    """The task runs longer than its soft time limit; it may clean up and end."""
+    """The task runs longer than its soft time limit; it may clean up and end.
+
+    Examples:
+        >>> import time
+        >>> @app.task(soft_time_limit_s=0.1, max_retries=0)
+        ... def crunch() -> str:
+        ...     try:
+        ...         while True:
+        ...             time.sleep(0.01)
+        ...     except SoftTimeLimitError:
+        ...         return "as far as it came"
+        >>> crunch.enqueue().result(timeout_s=60)
+        'as far as it came'
+    """
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -160,7 +243,14 @@ class SoftTimeLimitError(TaskError):
 
 
 class HardTimeLimitError(TaskError):
-    """The task ran longer than its hard time limit, and its process was killed."""
+    """The task ran longer than its hard time limit, and its process was killed.
+
+    Examples:
+        >>> try:
+        ...     cents = price.enqueue(2, 50).result(timeout_s=60)
+        ... except TaskFailedError as error:  # the caller gets the error of the last attempt as text
+        ...     print("HardTimeLimitError" in error.error)
+    """
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -168,7 +258,19 @@ class HardTimeLimitError(TaskError):
 
 
 class HardLimitPoolError(TaskError, ValueError):
-    """A task with a hard time limit needs a process of its own, which can be killed."""
+    """A task with a hard time limit needs a process of its own, which can be killed.
+
+    Examples:
+        >>> limited = TaskApp(server.url, namespace="limited")
+        >>> @limited.task(hard_time_limit_s=60)
+        ... def render() -> None:
+        ...     print("takes long")
+        >>> try:
+        ...     Worker(limited, WorkerConfig(pool="thread")).start()
+        ... except HardLimitPoolError as error:
+        ...     print(error.pool)
+        thread
+    """
 
     def __init__(self, name: str, *, limit_s: float, pool: str) -> None:
         self.name = name
@@ -180,7 +282,14 @@ class HardLimitPoolError(TaskError, ValueError):
 
 
 class ProcessDiedError(TaskError):
-    """The process that ran the task died."""
+    """The process that ran the task died.
+
+    Examples:
+        >>> try:
+        ...     cents = price.enqueue(2, 50).result(timeout_s=60)
+        ... except TaskFailedError as error:  # the caller gets the error of the last attempt as text
+        ...     print("ProcessDiedError" in error.error)
+    """
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -188,7 +297,18 @@ class ProcessDiedError(TaskError):
 
 
 class TaskExitError(TaskError):
-    """The task raised what ends a process, as `sys.exit()`: its attempt has failed, the worker goes on."""
+    """The task raised what ends a process, as `sys.exit()`: its attempt has failed, the worker goes on.
+
+    Examples:
+        >>> @app.task(max_retries=0)
+        ... def leave() -> None:
+        ...     raise SystemExit(3)
+        >>> try:
+        ...     leave.enqueue().result(timeout_s=60)
+        ... except TaskFailedError as error:
+        ...     print(error.error)
+        conquiet.tasks.errors.TaskExitError: the task called sys.exit(3): return, or raise an exception
+    """
 
     def __init__(self, error: BaseException) -> None:
         #: Of `sys.exit()`.
@@ -199,7 +319,19 @@ class TaskExitError(TaskError):
 
 
 class TaskRevokedError(TaskError):
-    """The task was revoked while it runs."""
+    """The task was revoked while it runs.
+
+    Examples:
+        >>> @app.task
+        ... def export(rows: int) -> int:
+        ...     try:
+        ...         return rows  # some long work, which app.revoke(task_id, terminate=True) interrupts
+        ...     except TaskRevokedError:
+        ...         print("it is cleaned up here")
+        ...         raise
+        >>> export.enqueue(5).result(timeout_s=60)
+        5
+    """
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
@@ -207,7 +339,15 @@ class TaskRevokedError(TaskError):
 
 
 class DeadLetterError(TaskError):
-    """A dead letter that cannot be retried."""
+    """A dead letter that cannot be retried.
+
+    Examples:
+        >>> try:
+        ...     app.control.retry("1700000000000-0", queue="default")
+        ... except DeadLetterError as error:
+        ...     print(error.letter)
+        1700000000000-0
+    """
 
     def __init__(self, queue: str, letter: str, reason: str) -> None:
         self.queue = queue

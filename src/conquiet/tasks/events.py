@@ -38,7 +38,15 @@ _FEEDS = "the feeds of events"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEvent:
-    """Something that happened to a task."""
+    """Something that happened to a task.
+
+    Examples:
+        >>> with app.events(idle_s=1) as events:
+        ...     handle = price.enqueue(2, 50)
+        ...     kinds = [event.kind for event in events if event.id == handle.id]
+        >>> kinds[-1]
+        'succeeded'
+    """
 
     #: A state ("queued", "running", "retried", "failed", "dead_lettered", "succeeded", "revoked", "expired"),
     #: "progress", or "soft_limit".
@@ -122,6 +130,13 @@ class TaskEvents:
     Best effort: what happens while nobody listens is not written, and a listener that is much slower than the
     tasks misses some, with a warning in its log. A `QueueError` ends no listener: iterate on, and it goes on
     from where it was.
+
+    Examples:
+        >>> with app.events(["default"], idle_s=1) as events:
+        ...     handle = price.enqueue(2, 50)
+        ...     last = [event for event in events if event.id == handle.id][-1]
+        >>> last.name.endswith("price"), last.kind
+        (True, 'succeeded')
     """
 
     def __init__(
@@ -181,6 +196,15 @@ class AsyncTaskEvents:
     """As `TaskEvents`, for an event loop: `async with app.events_async() as events`, then `async for`.
 
     It listens from the beginning of the block on, or from the first event that is asked for.
+
+    Examples:
+        >>> import asyncio
+        >>> async def follow():
+        ...     async with app.events_async(["default"], idle_s=1) as events:
+        ...         handle = price.enqueue(2, 50)
+        ...         return [event.kind async for event in events if event.id == handle.id]
+        >>> asyncio.run(follow())[-1]
+        'succeeded'
     """
 
     def __init__(

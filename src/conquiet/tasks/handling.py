@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from conquiet.consume.handling import MessageHandling
+from conquiet.consume.handling import MessageHandling, answer_of
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Skipped
 from conquiet.db import DbSession
 from conquiet.errors import DatabaseUnavailableError, SettingsError
@@ -86,7 +86,7 @@ class TaskHandling:
         self._write_record = write_record
         self._execution = execution
         self._interruption = interruption or Interruption()
-        self._plain = MessageHandling(self._run, None)
+        self._plain = MessageHandling(lambda msg: self._call(msg, {}), None)
         self._in_transaction: MessageHandling | None = None
         if any(task.signature.session_parameter for task in app.tasks.values()):
             if app.engine is None:
@@ -94,28 +94,26 @@ class TaskHandling:
                     "a task takes a DbSession: give the TaskApp a database, or set CONQUIET_DATABASE_URL",
                     key="database_url",
                 )
-            self._in_transaction = MessageHandling(self._run_with_session, app.engine, app.inbox)
+            purge = app.result_store.purge_step
+            self._in_transaction = MessageHandling(self._run_with_session, app.engine, app.inbox, purge=purge)
             app.result_store.create_table(app.engine)
 
     def handle(self, msg: TaskMessage) -> Outcome:
         """Run the function of the task, and commit if it takes a session."""
         self._execution.begin(msg, self._worker, _options(msg).hard_time_limit_s)
         try:
-            outcome = self._handle(msg)
+            if self._takes_session(msg):
+                assert self._in_transaction is not None  # noqa: S101 -- for mypy: made for all such tasks
+                outcome = self._in_transaction.handle(msg)
+                if isinstance(outcome, Skipped):
+                    self._load_result(msg)
+            else:
+                outcome = self._plain.handle(msg)
         finally:
             self._execution.end()
         if isinstance(outcome, Ack) and _log.isEnabledFor(logging.DEBUG):
             seconds = (clock.now_ms() - msg.started_ms) / 1000
             _log.debug("task %s %s succeeded in %.3f s", msg.envelope.name, msg.id, seconds)
-        return outcome
-
-    def _handle(self, msg: TaskMessage) -> Outcome:
-        if not self._takes_session(msg):
-            return self._plain.handle(msg)
-        assert self._in_transaction is not None  # noqa: S101 -- for mypy: made for all such tasks
-        outcome = self._in_transaction.handle(msg)
-        if isinstance(outcome, Skipped):
-            self._load_result(msg)
         return outcome
 
     def handle_batch(self, messages: Sequence[TaskMessage]) -> Sequence[Outcome]:
@@ -180,9 +178,6 @@ class TaskHandling:
     def _takes_session(self, msg: TaskMessage) -> bool:
         return msg.task is not None and msg.task.signature.session_parameter is not None
 
-    def _run(self, msg: TaskMessage) -> Outcome:
-        return self._call(msg, {})
-
     def _run_with_session(self, msg: TaskMessage, session: DbSession) -> Outcome:
         assert msg.task is not None  # noqa: S101 -- for mypy: a task that takes a session is known
         answer = self._call(msg, {str(msg.task.signature.session_parameter): session})
@@ -221,8 +216,8 @@ class TaskHandling:
         if isinstance(value, Ack | Retry | DeadLetter):
             return value
         if not msg.has_record and msg.canvas is None:
-            # Nobody reads it: it may be anything.
-            return _ACK
+            # Nobody reads it: it may be anything, but for what has not run yet.
+            return answer_of(value)
         try:
             result = task.signature.dump_result(value)
             msg.result = b"null" if result is None else self._app.codec.encode_result(msg.envelope, result)

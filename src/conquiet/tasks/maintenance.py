@@ -24,6 +24,12 @@ def add_maintenance(
     Args:
         queue: of all four.
         handlers: by name; `claim_stale` has the name of the one that handles what it claims.
+
+    Examples:
+        >>> shop = TaskApp(server.url, namespace="maintained")
+        >>> add_maintenance(shop)
+        >>> given = {"name": "orders", "keep": 10_000}
+        >>> schedule = shop.schedule("trim", "conquiet.trim", given, cron="0 3 * * *")
     """
     known = dict(handlers or {})
 

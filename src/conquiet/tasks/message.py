@@ -101,7 +101,8 @@ class TaskMessage:
     def canvas(self) -> str | None:
         """The id of the canvas that it belongs to."""
         carried = self.envelope.meta.get("canvas")
-        return carried.get("id") if isinstance(carried, dict) else None
+        found = carried.get("id") if isinstance(carried, dict) else None
+        return found if isinstance(found, str) else None
 
     def has_expired(self) -> bool:
         """Whether it may not begin any more."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter as CounterOf
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import partial
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from conquiet.queue.metrics import MetricSet
 
+#: In the place of a name that the worker does not know: anybody may write any number of them.
+UNKNOWN = "unknown"
 _TASK = ("task", "queue")
 _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 3, 5, 10, 30, 60, 300, 600, 1800, 3600)
 _Sum = partial(Gauge, multiprocess_mode="livesum")
@@ -109,7 +111,9 @@ def forget_process(pid: int) -> None:
 class TaskMetrics:
     """What one consumer counts, emitted together with its settlements; one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Container[str]) -> None:
+        #: Names of tasks: others are one label, not one each.
+        self._known = known
         #: Of attempts that have ended, by task and queue: duration, wait, and from the first to the end.
         self._ended: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
 
@@ -119,7 +123,8 @@ class TaskMetrics:
 
     def settled(self, queue: str, states: Sequence[tuple[str, str]], refused: int) -> None:
         """A call has settled tasks: names and states."""
-        for (task, state), number in CounterOf(states).items():
+        known = ((task if task in self._known else UNKNOWN, state) for task, state in states)
+        for (task, state), number in CounterOf(known).items():
             METRICS.emit(_BY_STATE[state], number, task, queue)
         if refused:
             METRICS.emit("conquiet_tasks_fenced_total", refused, queue)

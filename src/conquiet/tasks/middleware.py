@@ -15,6 +15,12 @@ class Middleware(Protocol):
     the second one first, as nested `with` blocks would. One whose `before` has raised, and those behind it,
     are not called any more. All of them run in the task's thread; for a task with a `DbSession` in its
     transaction, before it is committed. What a middleware raises is the task's error: the attempt has failed.
+
+    Examples:
+        >>> class Timed(Middleware):
+        ...     def after(self, ctx, result):
+        ...         print(ctx.name, "has returned", result)
+        >>> timed = TaskApp(server.url, namespace="timed", middleware=[Timed()])
     """
 
     def before(self, ctx: TaskContext) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 from conquiet.arguments import check_name, check_non_negative_int, check_positive_seconds
 from conquiet.mq import RetryPolicy
 from conquiet.tasks.keys import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, PRIORITIES
+from conquiet.tasks.names import name_of
 from conquiet.tasks.rates import Rate, RateKey
 
 #: A record of a task that has not ended is kept for this long after its last change.
@@ -32,11 +33,16 @@ _CARRIED = {
     "result_ttl_s": "resultTtlMs",
 }
 _CARRIED_RETRY = {"backoff": "backoff", "base_delay_ms": "baseDelayMs", "max_delay_ms": "maxDelayMs"}
+#: Exceptions, by the names of their classes: a worker must not import what a message names.
+_CARRIED_ERRORS = {"retry_on": "retryOn", "never_on": "neverOn"}
+#: Of a call that is not limited though its task is.
+NO_RATE = "none"
+_LONGEST_S = 100 * 366 * 86_400
 #: Names in an envelope's meta that no caller may give.
 _OF_THE_LIBRARY = frozenset(
     (
         *("schemaVersion", "canvas", "resultsOf", "storedArgs", "retryOf", "schedule"),
-        *("expiresAt", "ignoreResult", "rateLimit", "retry", *_CARRIED.values()),
+        *("expiresAt", "ignoreResult", "rateLimit", "rateKey", "retry", *_CARRIED.values()),
     )
 )
 
@@ -94,8 +100,11 @@ class TaskOptions:
         if self.priority not in PRIORITIES or isinstance(self.priority, bool):
             raise ValueError(f"priority must be an int from 0 to 9, got {self.priority!r}")
         for name in _SECONDS:
-            if getattr(self, name) is not None:
-                check_positive_seconds(name, getattr(self, name))
+            seconds = getattr(self, name)
+            if seconds is not None:
+                check_positive_seconds(name, seconds)
+                if seconds > _LONGEST_S:
+                    raise ValueError(f"{name} must be at most 100 years, got {seconds!r}")
         if self.eta is not None and self.eta.tzinfo is None:
             raise ValueError(f"eta must have a time zone, got {self.eta!r}")
         if self.eta is not None and self.delay_s is not None:
@@ -147,17 +156,40 @@ def carried_options(options: TaskOptions, declared: TaskOptions, now: datetime) 
     for name, wire in _CARRIED.items():
         if getattr(options, name) != getattr(declared, name):
             meta[wire] = milliseconds(getattr(options, name))
-    if options.rate_limit is not None and options.rate_limit != declared.rate_limit:
-        meta["rateLimit"] = options.rate_limit
+    if options.rate_limit != declared.rate_limit:
+        meta["rateLimit"] = options.rate_limit or NO_RATE
+    if options.rate_key != declared.rate_key:
+        if callable(options.rate_key):
+            raise ValueError("rate_key of a call must be the name of an argument: it cannot carry a function")
+        meta["rateKey"] = options.rate_key
     if options.retry is not declared.retry and options.retry != declared.retry:
-        meta["retry"] = {wire: getattr(options.retry, name) for name, wire in _CARRIED_RETRY.items()}
+        meta["retry"] = _carried_retry(options.retry, declared.retry)
     return meta
 
 
-_DEFAULTS = TaskOptions()
+def _carried_retry(retry: RetryPolicy, declared: RetryPolicy) -> dict[str, Any]:
+    carried: dict[str, Any] = {wire: getattr(retry, name) for name, wire in _CARRIED_RETRY.items()}
+    for name, wire in _CARRIED_ERRORS.items():
+        if getattr(retry, name) != getattr(declared, name):
+            carried[wire] = [name_of(kind) for kind in getattr(retry, name)]
+    return carried
 
 
-def check_meta(meta: Mapping[str, Any]) -> None:
+def is_retried(error: Exception, policy: RetryPolicy, meta: Mapping[str, Any]) -> bool:
+    """Whether a task is tried again after this exception: by its declaration, or by what its call carries."""
+    carried = meta.get("retry")
+    if not isinstance(carried, dict) or carried.keys().isdisjoint(_CARRIED_ERRORS.values()):
+        return policy.is_retried(error)
+    names = [name_of(kind) for kind in type(error).__mro__]
+
+    def has(wire: str, kinds: tuple[type[Exception], ...]) -> bool:
+        listed = carried.get(wire)
+        return any(one in listed for one in names) if isinstance(listed, list) else isinstance(error, kinds)
+
+    return has("retryOn", policy.retry_on) and not has("neverOn", policy.never_on)
+
+
+def check_meta(meta: Mapping[str, Any], declared: TaskOptions) -> None:
     """Refuse what a worker could not use, outside of the task's function, where it would end the worker.
 
     Raises:
@@ -166,15 +198,15 @@ def check_meta(meta: Mapping[str, Any]) -> None:
     try:
         if "expiresAt" in meta and datetime.fromisoformat(meta["expiresAt"]).tzinfo is None:
             raise ValueError("it has no time zone")  # noqa: TRY301 -- reported as those of the calls
-        options_of_call(_DEFAULTS, meta)
-    except (ValueError, TypeError) as error:
+        options_of_call(declared, meta)
+    except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"its meta cannot be used: {error}") from error
 
 
 def options_of_call(declared: TaskOptions, meta: Mapping[str, Any]) -> TaskOptions:
     """The options of a task that was read: as declared, changed by what its call carries."""
-    if len(meta) == 1:
-        # Of most tasks: the schema's version.
+    if len(meta) == 1 and "schemaVersion" in meta:
+        # Of most tasks.
         return declared
     changes: dict[str, Any] = {}
     for name, wire in _CARRIED.items():

@@ -37,6 +37,23 @@ class PayloadStore(Protocol):
     app. Its methods are called by several threads at once. What one of them raises means that the store is
     unavailable: the task is tried again, without an end and without an attempt. So it must not hide that
     content could not be read. Tested by `conquiet.testing.PayloadStoreContract`.
+
+    Examples:
+        >>> class InMemory:
+        ...     def __init__(self):
+        ...         self.kept = {}
+        ...
+        ...     def put(self, key, content):
+        ...         self.kept[key] = content
+        ...
+        ...     def get(self, key):
+        ...         return self.kept.get(key)
+        ...
+        ...     def delete(self, key):
+        ...         self.kept.pop(key, None)
+        >>> shop = TaskApp(server.url, namespace="in-memory", max_bytes=1_000)
+        >>> shop.payload_store = InMemory()  # for tests of one process
+        >>> handle = shop.enqueue("shop.print", {"text": "x" * 2_000})
     """
 
     def put(self, key: str, content: bytes) -> None:
@@ -54,6 +71,13 @@ class DirectoryPayloads:
 
     Files have the permissions that the umask of the process leaves. Without the file `conquiet-payloads` in
     the directory every method raises `FileNotFoundError`: its file system is not mounted here.
+
+    Examples:
+        >>> payloads = DirectoryPayloads("payloads")
+        >>> payloads.create()  # once, when the app is set up
+        >>> payloads.put("an-order", b"{}")
+        >>> payloads.get("an-order")
+        b'{}'
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -117,7 +141,14 @@ class DirectoryPayloads:
 
 
 class SqlPayloads:
-    """A row for each content, in a table of a database that all processes use; created when it is needed."""
+    """A row for each content, in a table of a database that all processes use; created when it is needed.
+
+    Examples:
+        >>> payloads = SqlPayloads(engine)
+        >>> payloads.put("an-order", b"{}")
+        >>> payloads.get("an-order")
+        b'{}'
+    """
 
     def __init__(self, engine: Engine, *, table: str = "conquiet_task_payloads") -> None:
         check_table_name(table)

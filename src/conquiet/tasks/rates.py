@@ -56,7 +56,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Whose tokens a task takes: those of its name in its queue, or of one key among them."""
+    """Whose tokens a task takes: those of its name in its queue, or of one key among them.
+
+    Examples:
+        >>> Bucket("mails", "shop.mail", key="ann").queue
+        'mails'
+    """
 
     queue: str
     task: str
@@ -75,6 +80,16 @@ class RateLimiter(Protocol):
     """Says when a task may begin; called by the threads of all workers.
 
     `conquiet.testing.RateLimiterContract` tests one.
+
+    Examples:
+        >>> class Unlimited:
+        ...     def delay_ms(self, bucket, task, rate, within_ms=None):
+        ...         return 0
+        ...
+        ...     def change(self, bucket, rate):
+        ...         print("nothing waits")
+        >>> shop = TaskApp(server.url, namespace="unlimited")
+        >>> shop.rate_limiter = Unlimited()  # before a worker starts
     """
 
     def delay_ms(self, bucket: Bucket, task: str, rate: Rate, within_ms: int | None = None) -> int:

@@ -121,7 +121,8 @@ class Signing:
             BadSignatureError: it was not, or was changed since.
         """
         key_id, signature = envelope.headers.get(SIGNATURE_KEY), envelope.headers.get(SIGNATURE)
-        if key_id is None or signature is None:
+        # Of any kind that JSON has: they come from the stream.
+        if not isinstance(key_id, str) or not isinstance(signature, str):
             raise BadSignatureError("its envelope has no signature")
         key = self.keys.get(key_id)
         if key is None:
@@ -178,7 +179,7 @@ class Encryption:
             BadSignatureError: it is not encrypted, not with one of these keys, or was changed since.
         """
         key_id, text = envelope.headers.get(ENCRYPTION_KEY), envelope.args.get("encrypted")
-        if key_id is None or not isinstance(text, str):
+        if not isinstance(key_id, str) or not isinstance(text, str):
             raise BadSignatureError("its envelope is not encrypted")
         key = self.keys.get(key_id)
         if key is None:

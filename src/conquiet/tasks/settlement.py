@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from conquiet.consume.dead_letter import Cause, GivenUp, malformed_content, raw_content, short_text
+from conquiet.consume.dead_letter import Cause, GivenUp, malformed_content, short_text, writable_content
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement, SettlementKind, Skipped
 from conquiet.errors import MalformedEntry
 from conquiet.queue.lua import Argument
@@ -17,7 +17,13 @@ from conquiet.tasks.canvas.follow_ups import follow_up_of
 from conquiet.tasks.errors import PayloadStoreError, TaskRevokedError
 from conquiet.tasks.keys import GROUP
 from conquiet.tasks.message import Place, TaskMessage
-from conquiet.tasks.options import UNFINISHED_TTL_MS, TaskOptions, milliseconds, options_of_call
+from conquiet.tasks.options import (
+    UNFINISHED_TTL_MS,
+    TaskOptions,
+    is_retried,
+    milliseconds,
+    options_of_call,
+)
 from conquiet.tasks.record import TaskState, step_name
 from conquiet.tasks.scripts import Change
 
@@ -118,8 +124,8 @@ class TaskRules:
             return self._ended(msg, TaskState.REVOKED, "it was revoked while it ran")
         if isinstance(result, PayloadStoreError):
             return self._wait_for_store(msg, result)
-        cause, options = Cause.of(result), self.options(msg)
-        if options.retry.is_retried(result):
+        cause = Cause.of(result)
+        if is_retried(result, self.options(msg).retry, msg.envelope.meta):
             settlement = self._again(msg, cause, None)
         else:
             settlement = self._dead_letter(msg, cause)
@@ -207,11 +213,9 @@ class TaskRules:
         return settlement
 
     def _dead_letter(self, msg: TaskMessage, cause: Cause) -> TaskSettlement:
-        content = {"headers": dict(msg.headers), "envelope": json.loads(msg.data)}
-        try:
-            json.dumps(content).encode()
-        except UnicodeEncodeError:
-            content = raw_content([(b"data", msg.data)])
+        content = writable_content(
+            lambda: {"headers": dict(msg.headers), "envelope": json.loads(msg.data)}, msg.data
+        )
         letter = _given_up(msg.place, msg.delivery_count, msg.id, self._consumer).letter(cause, content)
         reason = f"{cause.error_type}: {cause.message}"
         settlement = _settlement(

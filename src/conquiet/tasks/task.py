@@ -94,8 +94,7 @@ class Task(Generic[P, R]):
                 f"task {name!r} is async and takes a DbSession, which would block the event loop: make it a "
                 "plain function, or open an AsyncSession of its own in it"
             )
-        if isinstance(options.rate_key, str) and not self.signature.takes(options.rate_key):
-            raise ValueError(f"rate_key of task {name!r} must be one of its arguments: {options.rate_key!r}")
+        self._check_rate_key()
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -139,7 +138,13 @@ class Task(Generic[P, R]):
         changed.__dict__.update(self.__dict__)
         changed.options = self.options.but(**options)
         changed._form = None
+        changed._check_rate_key()
         return changed
+
+    def _check_rate_key(self) -> None:
+        rate_key = self.options.rate_key
+        if isinstance(rate_key, str) and not self.signature.takes(rate_key):
+            raise ValueError(f"rate_key of task {self.name!r} must be one of its arguments: {rate_key!r}")
 
     def _plain_form(self) -> PlainForm | None:
         declared = self.app.declared_options(self.name)

@@ -18,6 +18,14 @@ def move_clock(source: Topic | RedisStreamsQueue, **duration: float) -> None:
     Delayed messages and retries are due by so much earlier, and what is pending is idle for so much longer,
     in every group, for up to 10,000 messages of each. Nothing is handled before the next drain. Tasks have
     `TaskTestBed.move_clock`.
+
+    Examples:
+        >>> queue.enqueue({"order_id": 7})
+        '1...-0'
+        >>> left = queue.read(100)  # and not acked
+        >>> move_clock(queue, minutes=10)
+        >>> drain_stale(queue, bill, engine, min_idle_ms=600_000).handled
+        1
     """
     passed = timedelta(**duration)
     if passed <= timedelta(0):

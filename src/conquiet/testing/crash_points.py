@@ -7,7 +7,7 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -131,9 +131,10 @@ class CrashPoints:
         def send_each(
             connection: AbstractConnection, packed: Sequence[bytes], check_health: bool = True
         ) -> None:
-            for command in packed:
+            for command in commands_in(packed):
                 send(connection, [command], check_health)
-                unanswered.append(_name_of(command))
+                # "*3\r\n$4\r\nXACK\r\n…": the number of words, the length of the first, the first.
+                unanswered.append(command.split(b"\r\n", 3)[2].decode())
                 self._pass_redis(connection, f"redis {unanswered[-1]} sent")
 
         def read_one(connection: AbstractConnection, *args: Any, **options: Any) -> Any:
@@ -171,6 +172,19 @@ class CrashPoints:
         return call
 
 
-def _name_of(packed: bytes) -> str:
-    # "*3\r\n$4\r\nXACK\r\n…": the number of words, the length of the first, the first.
-    return packed.split(b"\r\n", 3)[2].decode()
+def commands_in(packed: Iterable[bytes]) -> Iterator[bytes]:
+    """The commands of what is sent at once: several of them may be in one packet, and one in several."""
+    data, end = b"".join(packed), 0
+
+    def number() -> int:
+        nonlocal end
+        begin, end = end + 1, data.index(b"\r\n", end) + 2
+        return int(data[begin : end - 2])
+
+    while end < len(data):
+        begin = end
+        for _ in range(number()):
+            # Not in one line: the length is read first.
+            length = number()
+            end += length + 2
+        yield data[begin:end]

@@ -12,18 +12,30 @@ from dataclasses import asdict, dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import redis.utils
+from sqlalchemy import Engine, make_url
 
 from conquiet.consume import DrainLimits, Handler, drain, load_handler
+from conquiet.consume.handling import is_async
 from conquiet.db.engine import open_engine
 from conquiet.queue import QueueConfig, RedisStreamsQueue, open_client
 from conquiet.testing.crash_points import CRASHED, ENDED, CrashPoints, Fault, last_point, status_of_child
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
 GROUP = "test"
 _WORKER = "worker-1"
 _TIMEOUT_S = 600
+#: Drivers that await, by the kind of database.
+_AWAITING = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+asyncmy",
+    "mariadb": "mysql+asyncmy",
+}
 #: What a read waits; nothing waits for messages here, as it is known how many there are.
 BLOCK_MS = 20
 
@@ -112,9 +124,22 @@ class CrashProcess:
         return found
 
 
+def handlers_engine(handler: Handler, url: str) -> Engine | AsyncEngine:
+    """What a drain of the handler needs: of an `async def` one an AsyncEngine on the same database."""
+    if not is_async(handler):
+        return open_engine(url)
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    # An option of pymysql alone.
+    given = make_url(url).difference_update_query(["ssl_disabled"])
+    return create_async_engine(
+        given.set(drivername=_AWAITING.get(given.get_backend_name(), given.drivername))
+    )
+
+
 def run_to_point(order: CrashOrder, handler: Handler, trace: Path) -> int:
     """In the child: drain, and end at the point."""
-    engine = open_engine(order.database_url)
+    engine = handlers_engine(handler, order.database_url)
     with open_client(order.url, client_name=order.stream) as client:
         config = QueueConfig(order.stream, GROUP, _WORKER, block_ms=BLOCK_MS)
         queue = RedisStreamsQueue(client, config)
@@ -133,7 +158,7 @@ def run_to_point(order: CrashOrder, handler: Handler, trace: Path) -> int:
 def _load(reference: str, file: str | None) -> Handler:
     module = reference.partition(":")[0]
     try:
-        return load_handler(reference)
+        return load_handler(reference, may_be_async=True)
     except ModuleNotFoundError as error:
         # pytest may have imported a test module from its file alone.
         if error.name != module or file is None:
@@ -143,7 +168,7 @@ def _load(reference: str, file: str | None) -> Handler:
     assert spec.loader is not None
     sys.modules[module] = loaded = module_from_spec(spec)
     spec.loader.exec_module(loaded)
-    return load_handler(reference)
+    return load_handler(reference, may_be_async=True)
 
 
 def _visit(order: CrashOrder, handler: Handler) -> CrashEnd:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, MetaData
 
@@ -20,7 +20,17 @@ from conquiet.embedded import EmbeddedServer
 from conquiet.payload import Payload
 from conquiet.queue import QueueConfig, RedisStreamsQueue, open_client
 from conquiet.testing.crash_points import CRASHED, ENDED, Fault
-from conquiet.testing.crash_process import BLOCK_MS, GROUP, CrashEnd, CrashOrder, CrashProcess
+from conquiet.testing.crash_process import (
+    BLOCK_MS,
+    GROUP,
+    CrashEnd,
+    CrashOrder,
+    CrashProcess,
+    handlers_engine,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 #: What a test asserts of the database, after a crash and the recovery from it.
 Check = Callable[..., object]
@@ -49,7 +59,7 @@ def survives_crashes(
     command, and so on to the last. In the end no message may be pending or lost, either.
 
     Args:
-        handler: a function of a module, `handler(msg, session)`, or a batch handler; no `async def`.
+        handler: a function of a module, `handler(msg, session)`, a batch handler, or one that is `async def`.
         tables: the metadata of the handler's tables, or a function that makes them. Each crash has an empty
             SQLite database; with a `database_url` they are dropped and made anew, a function has to do both.
         inbox: drain with an inbox; without one, a message that was committed and not acked is handled twice.
@@ -59,6 +69,15 @@ def survives_crashes(
 
     Raises:
         AssertionError: of the test, with the command after which the process died, and what was wrong then.
+
+    Examples:
+        >>> def create_bills(engine):
+        ...     with engine.begin() as connection:
+        ...         connection.execute(text("CREATE TABLE bills (order_id INTEGER)"))
+        >>> @survives_crashes(bill, [{"order_id": 7}], tables=create_bills)
+        ... def test_an_order_is_billed_once(engine):
+        ...     with engine.connect() as connection:
+        ...         assert connection.scalar(text("SELECT count(*) FROM bills")) == 1
     """
     sent = list(payloads)
 
@@ -167,7 +186,7 @@ class _Scene:
         self._wait_until_gone(stream)
         engine = open_engine(database_url)
         try:
-            self._recover(stream, engine)
+            self._recover(stream, handlers_engine(self._handler, database_url))
             check(engine)
         except Exception as error:  # noqa: BLE001 -- of the handler or the check: reported with its point
             return end, error
@@ -212,7 +231,7 @@ class _Scene:
                 raise TimeoutError(f"the server still has the connection of {stream!r}")
             time.sleep(0.002)
 
-    def _recover(self, stream: str, engine: Engine) -> None:
+    def _recover(self, stream: str, engine: Engine | AsyncEngine) -> None:
         work = (self._queue(stream, "recovery"), self._handler, engine)
         undelivered = self._look(stream).undelivered
         drain_stale(*work, DrainLimits(on_error="raise"), min_idle_ms=0, inbox=self._has_inbox)

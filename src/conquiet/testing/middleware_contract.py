@@ -13,11 +13,12 @@ from conquiet.tasks.middleware import Middleware, call_through
 
 
 class MiddlewareContract(ABC):
-    """Inherit from it in a class that pytest collects, and say how the middleware is made::
+    """Inherit from it in a class that pytest collects, and say how the middleware is made.
 
-    class TestMyMiddleware(MiddlewareContract):
-        def make_middleware(self):
-            return MyMiddleware()
+    Examples:
+        >>> class TestMyMiddleware(MiddlewareContract):
+        ...     def make_middleware(self):
+        ...         return MyMiddleware()
     """
 
     @abstractmethod

@@ -15,11 +15,12 @@ _CONTENTS = (b"", bytes(range(256)), b"\x00\xff\n\r\x1a", b'{"a": "\xc3\xbc"}', 
 
 
 class PayloadStoreContract(ABC):
-    """Inherit from it in a class that pytest collects, and say how your store is made::
+    """Inherit from it in a class that pytest collects, and say how your store is made.
 
-    class TestMyPayloads(PayloadStoreContract):
-        def make_store(self):
-            return MyPayloads(bucket)
+    Examples:
+        >>> class TestMyPayloads(PayloadStoreContract):
+        ...     def make_store(self):
+        ...         return MyPayloads(bucket)
     """
 
     @abstractmethod

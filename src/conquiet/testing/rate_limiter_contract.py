@@ -14,11 +14,12 @@ _OFTEN = Rate(20, 1_000)
 
 
 class RateLimiterContract(ABC):
-    """Inherit from it in a class that pytest collects, and say how a limiter is made::
+    """Inherit from it in a class that pytest collects, and say how a limiter is made.
 
-    class TestMyRateLimiter(RateLimiterContract):
-        def make_rate_limiter(self):
-            return MyRateLimiter()
+    Examples:
+        >>> class TestMyRateLimiter(RateLimiterContract):
+        ...     def make_rate_limiter(self):
+        ...         return MyRateLimiter()
     """
 
     @abstractmethod

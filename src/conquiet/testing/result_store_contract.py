@@ -38,15 +38,16 @@ _VALUES: list[Any] = [
 
 
 class ResultStoreContract(ABC):
-    """Inherit from it in a class that pytest collects, and say how an app with your store is made::
+    """Inherit from it in a class that pytest collects, and say how an app with your store is made.
 
-    class TestMyResults(ResultStoreContract):
-        takes_session = True
-
-        def make_app(self):
-            app = TaskApp(url, database=engine, namespace=new_name())
-            app.result_store = MyResults()
-            return app
+    Examples:
+        >>> class TestMyResults(ResultStoreContract):
+        ...     takes_session = True
+        ...
+        ...     def make_app(self):
+        ...         app = TaskApp(url, database=engine, namespace=new_name())
+        ...         app.result_store = MyResults()
+        ...         return app
     """
 
     #: Whether the store under test is `app.result_store`, that of tasks with a `DbSession`; if not, it is the

@@ -17,11 +17,12 @@ _HOUR_MS = 3_600_000
 
 
 class ScheduleStoreContract(ABC):
-    """Inherit from it in a class that pytest collects, and say how a store is made::
+    """Inherit from it in a class that pytest collects, and say how a store is made.
 
-    class TestMyScheduleStore(ScheduleStoreContract):
-        def make_schedule_store(self):
-            return MyScheduleStore()
+    Examples:
+        >>> class TestMyScheduleStore(ScheduleStoreContract):
+        ...     def make_schedule_store(self):
+        ...         return MyScheduleStore()
     """
 
     @abstractmethod

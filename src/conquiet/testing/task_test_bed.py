@@ -30,6 +30,19 @@ class TaskTestBed:
 
     Args:
         concurrency: how many tasks run at once; with one, in the order in which they were enqueued.
+
+    Examples:
+        >>> from conquiet.tasks import TaskApp
+        >>> shop = TaskApp()
+        >>> @shop.task
+        ... def greet(name: str) -> str:
+        ...     return f"Hello {name}"
+        >>> with TaskTestBed(shop) as bed:
+        ...     handle = greet.with_options(delay_s=3_600).enqueue("Ann")
+        ...     bed.move_clock(hours=1)
+        ...     bed.run_until_idle()
+        ...     handle.result(timeout_s=1)
+        'Hello Ann'
     """
 
     def __init__(self, app: TaskApp, *, concurrency: int = 1) -> None:

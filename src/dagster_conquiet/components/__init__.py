@@ -1,4 +1,4 @@
-"""Components for YAML definitions; `dg list components` finds this module by its entry point."""
+"""Components for YAML definitions; `dg list components` shows those that `dagster_conquiet` exports."""
 
 from dagster_conquiet.components.connection import ConnectionComponent
 from dagster_conquiet.components.stream_drain import StreamDrainComponent

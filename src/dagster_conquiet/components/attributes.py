@@ -18,24 +18,12 @@ from dagster_conquiet.checks import (
     build_lag_growth_check,
     build_oldest_age_check,
 )
-from dagster_conquiet.config import FailWhen
+from dagster_conquiet.config import FailWhen, LimitsConfig
 from dagster_conquiet.described import tags_of
 from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource, ResourceKeys
 from dagster_conquiet.specs import AnySpec
 
-#: What of the config is about several messages at once, with these names in the YAML.
-ORDER = ("concurrency", "order_by", "no_order", "batch_size")
-
-
-class SensorAttributes(dg.Model, dg.Resolvable):
-    """When a run of the drain's job is requested."""
-
-    min_lag: int = 1
-    max_runs: int = 1
-    minimum_interval_seconds: int = 30
-    pause_after_failure_s: float = 60.0
-    stalled_after_s: float = 120.0
-    is_running: bool = Field(default=True, description="Whether it runs unless it is stopped in the UI.")
+_LIMITS = LimitsConfig()
 
 
 class TopicSensorAttributes(dg.Model, dg.Resolvable):
@@ -45,6 +33,13 @@ class TopicSensorAttributes(dg.Model, dg.Resolvable):
     pause_after_failure_s: float = 60.0
     stalled_after_s: float = 120.0
     is_running: bool = Field(default=True, description="Whether it runs unless it is stopped in the UI.")
+
+
+class SensorAttributes(TopicSensorAttributes):
+    """The same of a stream."""
+
+    min_lag: int = 1
+    max_runs: int = 1
 
 
 class FailAttributes(dg.Model, dg.Resolvable):
@@ -79,6 +74,68 @@ class CheckAttributes(dg.Model, dg.Resolvable):
     is_running: bool = Field(default=True, description="Whether they run unless stopped in the UI.")
 
 
+class DrainAttributes(dg.Model, dg.Resolvable):
+    """What the drains of a stream and of a topic have in common."""
+
+    group: str = Field(description="The consumer group.")
+    handler: str = Field(
+        description='"package.module:function", or ".module:function" in the folder of the component; called '
+        "as function(msg, session)."
+    )
+    payload: str | None = Field(
+        default=None,
+        description='The type of the messages\' payloads as "package.module:Class"; a dict unless given.',
+    )
+    asset: dg.ResolvedAssetSpec | None = Field(
+        default=None,
+        description="The asset that the drain makes; named after stream or topic and group if not given.",
+    )
+    max_messages: int | None = Field(
+        default=_LIMITS.max_messages, description="The most messages that one run handles."
+    )
+    max_duration_s: float | None = Field(
+        default=_LIMITS.max_duration_s, description="No message is begun after this time."
+    )
+    max_failures: int | None = Field(
+        default=_LIMITS.max_failures, description="This many failed messages fail the step."
+    )
+    concurrency: int = Field(
+        default=_LIMITS.concurrency, description="How many messages, or batches, are handled at once."
+    )
+    order_by: str | None = Field(
+        default=None, description="With more than one: the field whose equal values keep their order."
+    )
+    no_order: bool = Field(default=False, description="With more than one: messages have no order.")
+    batch_size: int = Field(
+        default=_LIMITS.batch_size,
+        description="The most messages of one read, or of a batch handler's transaction.",
+    )
+    log_errors: bool = Field(
+        default=_LIMITS.log_errors,
+        description="Whether the text of a handler's error, which may quote its message, is logged.",
+    )
+    fail_when: FailAttributes = FailAttributes()
+    max_retries: int = Field(default=3, description="How often a step that dies or fails is tried again.")
+    checks: CheckAttributes = CheckAttributes()
+    # Names of variables, not URLs: a password in a URL would be shown in the UI with the definitions.
+    redis_url_variable: str | None = Field(
+        default=None,
+        description="The environment variable with the server's URL; else the resource `redis_streams`.",
+    )
+    database_url_variable: str | None = Field(
+        default=None,
+        description="The environment variable with the database's URL; else the resource `database`.",
+    )
+
+    def limits(self, *more: str) -> dict[str, Any]:
+        """The limits of a drain by their names in its config, with these that not every drain has."""
+        names = (*type(self).model_fields.keys() & LimitsConfig.model_fields.keys(), *more)
+        return {name: getattr(self, name) for name in names} | {"fail_when": self.fail_when.rule()}
+
+    def retry_policy(self) -> dg.RetryPolicy | None:
+        return dg.RetryPolicy(max_retries=self.max_retries) if self.max_retries else None
+
+
 # One object for each variable: Dagster merges definitions that have the same resource, and no equal ones.
 @cache
 def redis_of_variable(variable: str) -> RedisStreamsResource:
@@ -105,13 +162,13 @@ def servers(redis_variable: str | None, database_variable: str | None) -> tuple[
     return ResourceKeys(**names), resources
 
 
-def handler_in(handler: str, context: dg.ComponentLoadContext) -> str:
-    """The handler's full name; one that begins with a dot is in the folder of the component."""
-    if not handler.startswith("."):
-        return handler
+def reference_in(reference: str, context: dg.ComponentLoadContext) -> str:
+    """The full name of a handler or type; one that begins with a dot is in the folder of the component."""
+    if not reference.startswith("."):
+        return reference
     folder: Path = context.path if context.path.is_dir() else context.path.parent
     inside = folder.resolve().relative_to(context.defs_module_path.resolve()).parts
-    return ".".join([context.defs_module_name, *inside]) + handler
+    return ".".join([context.defs_module_name, *inside]) + reference
 
 
 def described(drained: dg.AssetsDefinition, asset: Any) -> dg.AssetsDefinition:
@@ -176,7 +233,14 @@ def check_schedules(
         executor_def=dg.in_process_executor,
     )
     status = status_of(dg.DefaultScheduleStatus, attributes.is_running)
-    return [dg.ScheduleDefinition(job=job, cron_schedule=attributes.cron_schedule, default_status=status)]
+    return [
+        dg.ScheduleDefinition(
+            job=job,
+            cron_schedule=attributes.cron_schedule,
+            default_status=status,
+            description=job.description,
+        )
+    ]
 
 
 def status_of(statuses: Any, is_running: bool) -> Any:

@@ -9,7 +9,11 @@ from dagster_conquiet.components.attributes import database_of_variable, redis_o
 
 
 class ConnectionComponent(dg.Component, dg.Model, dg.Resolvable):
-    """The resources `redis_streams` and `database`, for components and definitions that name no variables."""
+    """The resources `redis_streams` and `database`, for components and definitions that name no variables.
+
+    Examples:
+        >>> component = ConnectionComponent(redis_url_variable="VALKEY_URL")  # mostly in a defs.yaml
+    """
 
     redis_url_variable: str = Field(
         default="REDIS_URL", description="The environment variable with the server's URL."

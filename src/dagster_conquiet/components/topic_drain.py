@@ -2,23 +2,19 @@
 
 # No `from __future__ import annotations` here: the YAML schema is made from the types.
 
-from typing import Any
-
 import dagster as dg
 from pydantic import Field
 
 from dagster_conquiet.assets import build_topic_drain_asset
 from dagster_conquiet.components.attributes import (
-    ORDER,
-    CheckAttributes,
-    FailAttributes,
+    DrainAttributes,
     TopicSensorAttributes,
     check_schedules,
     checks_of,
     described,
     drain_job,
     group_of,
-    handler_in,
+    reference_in,
     servers,
     status_of,
 )
@@ -33,33 +29,18 @@ _LIMITS = TopicDrainConfig()
 
 
 @dg.scaffold_with(TopicDrainScaffolder)
-class TopicDrainComponent(dg.Component, dg.Model, dg.Resolvable):
-    """Drain the partitions of a topic into a database: the asset, its job and sensor, a replay, checks."""
+class TopicDrainComponent(dg.Component, DrainAttributes):
+    """Drain the partitions of a topic into a database: the asset, its job and sensor, a replay, checks.
+
+    Examples:
+        >>> component = TopicDrainComponent(  # mostly in a defs.yaml
+        ...     topic="shipments", group="couriers", handler="shop.handlers:ship", max_attempts=3
+        ... )
+    """
 
     topic: str = Field(description="The topic.")
-    group: str = Field(description="The consumer group.")
-    handler: str = Field(
-        description='"package.module:function", or ".module:function" in the folder of the component; called '
-        "as function(msg, session)."
-    )
-    payload: str | None = Field(
-        default=None,
-        description='The type of the messages\' payloads as "package.module:Class"; a dict unless given.',
-    )
     partitions: int | None = Field(
         default=None, description="As many as the topic has; not given, the topic is followed as it grows."
-    )
-    asset: dg.ResolvedAssetSpec | None = Field(
-        default=None, description="The asset that the drain makes; named after topic and group if not given."
-    )
-    max_messages: int | None = Field(
-        default=_LIMITS.max_messages, description="The most messages that one run handles."
-    )
-    max_duration_s: float | None = Field(
-        default=_LIMITS.max_duration_s, description="No message is begun after this time."
-    )
-    max_failures: int | None = Field(
-        default=_LIMITS.max_failures, description="This many failed messages fail the step."
     )
     max_attempts: int = Field(
         default=_LIMITS.max_attempts, description="Attempts before a message is a dead letter."
@@ -67,47 +48,24 @@ class TopicDrainComponent(dg.Component, dg.Model, dg.Resolvable):
     retry_delay_ms: int = Field(
         default=_LIMITS.retry_delay_ms, description="The wait before the second attempt."
     )
-    concurrency: int = Field(
-        default=_LIMITS.concurrency, description="How many messages, or batches, are handled at once."
-    )
-    order_by: str | None = Field(
-        default=None, description="With more than one: the field whose equal values keep their order."
-    )
-    no_order: bool = Field(default=False, description="With more than one: messages have no order.")
-    batch_size: int = Field(
-        default=_LIMITS.batch_size,
-        description="The most messages of one read, or of a batch handler's transaction.",
-    )
-    fail_when: FailAttributes = FailAttributes()
-    max_retries: int = Field(default=3, description="How often a step that dies or fails is tried again.")
     sensor: TopicSensorAttributes = TopicSensorAttributes()
-    checks: CheckAttributes = CheckAttributes()
-    redis_url_variable: str | None = Field(
-        default=None,
-        description="The environment variable with the server's URL; else the resource `redis_streams`.",
-    )
-    database_url_variable: str | None = Field(
-        default=None,
-        description="The environment variable with the database's URL; else the resource `database`.",
-    )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions; nothing is imported, connected or read."""
-        names = ("max_messages", "max_duration_s", "max_failures", "max_attempts", "retry_delay_ms", *ORDER)
-        limits: dict[str, Any] = {name: getattr(self, name) for name in names}
         keys, resources = servers(self.redis_url_variable, self.database_url_variable)
         spec = TopicDrainSpec(
             topic=self.topic,
             partitions=self.partitions,
             group=self.group,
-            handler=handler_in(self.handler, context),
-            payload=None if self.payload is None else handler_in(self.payload, context),
-            config=TopicDrainConfig(**limits, fail_when=self.fail_when.rule()),
+            handler=reference_in(self.handler, context),
+            payload=None if self.payload is None else reference_in(self.payload, context),
+            config=TopicDrainConfig(**self.limits("max_attempts", "retry_delay_ms")),
             resources=keys,
         )
-        retries = dg.RetryPolicy(max_retries=self.max_retries) if self.max_retries else None
         key = self.asset.key if self.asset else None
-        drained = described(build_topic_drain_asset(spec, key=key, retry_policy=retries), self.asset)
+        drained = described(
+            build_topic_drain_asset(spec, key=key, retry_policy=self.retry_policy()), self.asset
+        )
         job = drain_job(spec, drained)
         sensor = build_topic_backlog_sensor(
             spec,

@@ -28,7 +28,13 @@ _BLOCK_MS = 200
 
 
 class PipesMessagesLostError(ConquietError):
-    """Something that the external process reported did not arrive; `problems` says what."""
+    """Something that the external process reported did not arrive; `problems` says what.
+
+    Examples:
+        >>> error = PipesMessagesLostError("pipes:1", ["message 3 is missing"])
+        >>> error.problems
+        ('message 3 is missing',)
+    """
 
     def __init__(self, stream: str, problems: list[str]) -> None:
         self.stream = stream
@@ -41,9 +47,14 @@ class PipesMessagesLostError(ConquietError):
 class RedisStreamMessageReader(PipesMessageReader):
     """Give it to a Pipes client, `PipesSubprocessClient(message_reader=…)`; one stream per launch.
 
-    What a process wrote before it was killed is read too. A connection that breaks is made again. The step
+    What a process wrote before it was killed is read too, and so is what several processes of one launch
+    write, at once or one after the other. A connection that breaks is made again. The step
     fails if the process ended well and something that it reported is missing or malformed. The stream is
     deleted at the end, and expires if this side dies as well.
+
+    Examples:
+        >>> reader = RedisStreamMessageReader(RedisStreamsResource(host="redis.example.com"))
+        >>> client = dg.PipesSubprocessClient(message_reader=reader)
     """
 
     def __init__(
@@ -75,7 +86,7 @@ class RedisStreamMessageReader(PipesMessageReader):
 
     @contextmanager
     def read_messages(self, handler: Any) -> Iterator[PipesParams]:
-        """Pass every message to Dagster, in order, until the process closed or the block ends.
+        """Pass every message to Dagster, in order, until the block ends.
 
         Raises:
             PipesMessagesLostError: the block ended well, and not everything arrived.
@@ -124,17 +135,19 @@ class _Reading:
         self._sizes = BatchSize(_PAGE)
         #: Of each writer, the number of its last message.
         self._numbers: dict[str, int] = {}
+        #: The one that opened last, unless it has closed.
+        self._open_writer: str | None = None
         self._problems: list[str] = []
         self.has_ended = threading.Event()
 
     def run(self, redis_streams: RedisStreamsResource) -> None:
-        """Read until the process has closed, or has ended and nothing more comes; connect again meanwhile."""
+        """Read until the process has ended and nothing more comes; connect again meanwhile."""
         while True:
             try:
                 visible = visible_errors("read", stream=self._stream, group=None)
                 with visible, redis_streams.connect() as client:
                     self._read(client)
-                return  # noqa: TRY300 -- closed or ended: the loop is for broken connections
+                return  # noqa: TRY300 -- ended: the loop is for broken connections
             except QueueError as error:
                 if time.monotonic() - self._answered_at > self._reconnect_s:
                     self._problems.append(f"the connection was lost: {error}")
@@ -153,13 +166,18 @@ class _Reading:
                 "nothing came at all: the process has not opened RedisStreamMessageWriter, or it wrote to "
                 "another server"
             )
-        elif not self._handler.received_closed_message:
+        elif not self._is_closed:
             problems.append("the process ended without closing, what it reported last may be missing")
         return problems
 
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the process that opened last has closed; an earlier one may have been replaced by it."""
+        return self._handler.received_closed_message and self._open_writer is None
+
     def _read(self, client: Any) -> None:
         give_up_at = None
-        while not self._handler.received_closed_message:
+        while True:
             # Checked before the read: what was written before the end is in the stream by then.
             is_last_read = self.has_ended.is_set()
             reply = client.xread({self._stream: self._last_id}, count=self._sizes.next, block=_BLOCK_MS)
@@ -175,7 +193,7 @@ class _Reading:
                 self._last_id = entry.id
             if is_last_read and not read:
                 give_up_at = give_up_at or time.monotonic() + self._grace_s
-                if time.monotonic() >= give_up_at:
+                if self._is_closed or time.monotonic() >= give_up_at:
                     return
 
     def _take(self, entry: PipesEntry) -> None:
@@ -190,6 +208,10 @@ class _Reading:
         if entry.message is None:
             self._problems.append(f"entry {entry.id} is malformed")
             return
+        if entry.message["method"] == "opened":
+            self._open_writer = entry.writer
+        elif entry.message["method"] == "closed" and entry.writer == self._open_writer:
+            self._open_writer = None
         try:
             self._handler.handle_message(entry.message)
         except Exception as error:  # noqa: BLE001 -- one that Dagster refuses must not stop the others

@@ -81,6 +81,10 @@ class RedisStreamMessageWriter(PipesMessageWriter[RedisStreamMessageChannel]):
     """Give it to `open_dagster_pipes(message_writer=…)`.
 
     The server is `url`, else what the launching side sent, else the variable CONQUIET_REDIS_URL.
+
+    Examples:
+        >>> writer = RedisStreamMessageWriter("redis://redis.example.com:6379/0")
+        >>> # in the external process: with open_dagster_pipes(message_writer=writer) as pipes: …
     """
 
     def __init__(self, url: str | None = None, **options: Any) -> None:

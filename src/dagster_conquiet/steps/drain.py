@@ -38,7 +38,12 @@ Drain = Callable[..., DrainReport]
 
 
 class PartitionMissingError(ConquietError):
-    """The definitions have a partition that the topic does not have."""
+    """The definitions have a partition that the topic does not have.
+
+    Examples:
+        >>> str(PartitionMissingError("shipments", partition=4, count=2)).partition(":")[0]
+        "topic 'shipments' has no partition 4, only 0 to 1"
+    """
 
     def __init__(self, topic: str, *, partition: int, count: int) -> None:
         self.topic = topic
@@ -74,7 +79,7 @@ def drain_in_step(
         else:
             queue = queue_of(client, spec, attempt)
             earlier = _earlier_attempts(context, attempt, queue.consumer_names())
-            drain_it = partial(drain, queue, limits=limits, take_over_from=earlier)
+            drain_it = partial(drain, queue, limits=limits, take_over_from=earlier, payload=spec.payload)
         return run_drain(context, client, spec, config, drain_it)
 
 
@@ -108,14 +113,14 @@ def run_drain(
     try:
         # What is logged to stderr is kept by Dagster too.
         with nullcontext() if config.log_errors else hiding_error_texts():
-            report = drain_it(handler=handler, engine=engine, inbox=spec.inbox, payload=spec.payload)
+            report = drain_it(handler=handler, engine=engine, inbox=spec.inbox)
     except DrainError as error:
         report = error.report
     after = peek_backlog(client, stream=report.stream, group=report.group)
     link = page_link(spec.source)
     metadata = drain_metadata(report, after, timeline) | link
     log_failures(context, report.failures, with_texts=config.log_errors)
-    # A step that was told to stop is canceled, whatever failed before.
+    # A step that is stopped is canceled, whatever failed before.
     is_canceled = report.stopped_by == "stop"
     if not is_canceled and (reason := reason_to_fail(report, spec.fail_when or config.fail_when)):
         # Outside of the handling of the error, whose text may quote a message. To do the same again at once
@@ -151,6 +156,7 @@ def _partition_consumer(
         consumer_name=attempt.consumer_name,
         retry=RetryPolicy(max_attempts=config.max_attempts, base_delay_ms=config.retry_delay_ms),
         take_over_from=_earlier_attempts(context, attempt, [owner] if owner else []),
+        payload=spec.payload,
     )
 
 
@@ -166,8 +172,8 @@ def read_again_in_step(
     """
     with opened_step(context, spec, config) as (client, attempt, limits):
 
-        def read_again(handler: Handler, engine: Engine, inbox: Inbox | None, payload: Any) -> DrainReport:
-            payload_type = PayloadType.of(payload, None)
+        def read_again(handler: Handler, engine: Engine, inbox: Inbox | None) -> DrainReport:
+            payload_type = PayloadType.of(spec.payload, None)
             channel = RetainedChannel(client, spec.stream, f"{spec.group}@{attempt.work_id}", retained)
             with new_handling(handler, engine, inbox, payload=payload_type) as handling:
                 return DrainLoop[QueueMessage](channel, handling, limits).run()

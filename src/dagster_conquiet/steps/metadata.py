@@ -64,10 +64,19 @@ def source_metadata(stats: BacklogStats, group: str | None) -> Metadata:
 
 def page_link(name: str) -> Metadata:
     """Where the page shows a stream or topic; nothing unless CONQUIET_PAGE_URL says where the page is."""
+    return _link_to("topic", name=name)
+
+
+def task_link(queue: str, task_id: str) -> Metadata:
+    """The same of a task."""
+    return _link_to("task", queue=queue, id=task_id)
+
+
+def _link_to(view: str, **query: str) -> Metadata:
     url = Settings.from_environment().page_url
     if url is None:
         return {}
-    return {"page": dg.MetadataValue.url(f"{url.rstrip('/')}/topic?{urlencode({'name': name})}")}
+    return {"page": dg.MetadataValue.url(f"{url.rstrip('/')}/{view}?{urlencode(query)}")}
 
 
 def id_range(first_id: str | None, last_id: str | None) -> Metadata:

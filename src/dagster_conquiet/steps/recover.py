@@ -22,7 +22,8 @@ def recover_in_step(
     """
     with opened_step(context, spec, config) as (client, attempt, limits):
         queue = queue_of(client, spec, attempt)
-        drain_it = partial(drain_stale, queue, limits=limits, min_idle_ms=config.min_idle_ms)
+        min_idle_ms, payload = config.min_idle_ms, spec.payload
+        drain_it = partial(drain_stale, queue, limits=limits, min_idle_ms=min_idle_ms, payload=payload)
         try:
             return run_drain(context, client, spec, config, drain_it)
         finally:

@@ -17,7 +17,13 @@ _PAGE = 1_000
 
 
 class RowsMissingError(ConquietError):
-    """The stream does not have exactly the rows of the last materialisation."""
+    """The stream does not have exactly the rows of the last materialisation.
+
+    Examples:
+        >>> error = RowsMissingError(stream="assets:shop:orders", expected=100, found=90)
+        >>> error.expected - error.found
+        10
+    """
 
     def __init__(self, *, stream: str, expected: int | None, found: int) -> None:
         self.stream = stream

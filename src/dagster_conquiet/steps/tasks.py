@@ -12,7 +12,7 @@ from conquiet.tasks.following import follow, result_bytes, result_of
 from conquiet.tasks.work import Work
 from dagster_conquiet.resources import RedisStreamsResource
 from dagster_conquiet.steps.attempts import Context, attempt_of
-from dagster_conquiet.steps.metadata import Metadata
+from dagster_conquiet.steps.metadata import Metadata, task_link
 from dagster_conquiet.task_spec import TaskSpec
 
 #: Retries of a step in one run after which a task of them may be overlooked, if all before it have expired.
@@ -54,6 +54,7 @@ def _metadata(handle: TaskHandle, status: TaskStatus | None) -> Metadata:
     metadata: Metadata = {
         "task_id": dg.MetadataValue.text(handle.id),
         "task_queue": dg.MetadataValue.text(handle.queue),
+        **task_link(handle.queue, handle.id),
     }
     if status is None:
         return metadata

@@ -12,7 +12,12 @@ from conquiet.payload import StandardCodec, as_json_object, encode_payload
 
 
 class RowError(ConquietError):
-    """A row cannot be published, or is not of the type that its reader asked for."""
+    """A row cannot be published, or is not of the type that its reader asked for.
+
+    Examples:
+        >>> print(RowError("orders", row=3, column="cents", problem="is a set"))
+        asset 'orders', row 3, column 'cents': is a set
+    """
 
     def __init__(self, asset: str, *, row: int, column: str | None, problem: str) -> None:
         self.asset = asset

@@ -14,6 +14,8 @@ from dagster_conquiet.steps.runs import holders_of_pool, last_sign_of_life
 RECOVERY = "claim_stale__"
 #: A run that is being launched writes no events until its process is up, as in a new container.
 _LAUNCH_S = 300.0
+#: After more runs that were killed, and that nothing has ended since, the next one has no longer.
+_MOST_DOUBLINGS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,8 @@ def who_works(
     """Match the runs in progress with the live consumers.
 
     A run that was killed stays "started" for ever if nothing monitors runs: without a live consumer, and
-    without an event for `stalled_after_s`, it does not count; beside another such run, for twice as long.
+    without an event for `stalled_after_s`, it does not count; beside another such run, for twice as long, and
+    so on up to 32 times.
 
     Args:
         runs: those in progress that may drain it.
@@ -56,7 +59,7 @@ def who_works(
         run = record.dagster_run
         if any(name.partition(".")[0] == run.run_id for name in drains):
             reasons[run.run_id] = f"run {run.run_id} drains {what}"
-        elif _is_about_to_begin(instance, record, stalled_after_s * 2 ** len(stalled)):
+        elif _is_about_to_begin(instance, record, stalled_after_s * 2 ** min(len(stalled), _MOST_DOUBLINGS)):
             status = run.status.value.lower()
             reasons[run.run_id] = f"run {run.run_id} of {run.job_name!r} is in progress ({status})"
         elif holders := holders_of_pool(instance, pool, waiting_run=run.run_id):

@@ -57,6 +57,15 @@ def test_what_is_sent_for_the_first_time_is_written_as_a_copy_of_it_would_be(env
     )
 
 
+def test_a_fraction_of_a_millisecond_that_another_program_sent_is_written_again():
+    """Else a dead letter would have the bytes alone, and could not be replayed."""
+    sent = json.loads(Envelope(topic="orders", partition=0, payload={}).encode()) | {"timestamp": 1.5}
+
+    envelope = Envelope.of(sent, topic="orders", partition=0)
+
+    assert decode_payload(envelope.encode()) == sent
+
+
 @pytest.mark.parametrize(
     "part", [{"key": "\ud800"}, {"headers": {"a": "\ud800"}}, {"payload": {"a": "\ud800"}}]
 )

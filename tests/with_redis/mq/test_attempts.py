@@ -47,7 +47,7 @@ class DiesOf(Seen):
 
 
 @pytest.mark.parametrize(("max_attempts", "begun"), [(1, [1, 2]), (2, [1, 2]), (4, [1, 2, 3, 4])])
-def test_a_message_that_kills_whoever_handles_it_is_capped(topic, producer, start, max_attempts, begun):
+def test_a_message_that_kills_its_consumers_is_capped(topic, producer, start, max_attempts, begun):
     producer.send_many(topic.name, [{"n": 0}, {"n": 1, "poison": True}, {"n": 2}])
     handler = DiesOf(topic)
 

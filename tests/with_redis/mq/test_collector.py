@@ -75,7 +75,7 @@ def test_an_unknown_lag_is_absent_and_never_zero(topic, send, client, registry):
     assert f'conquiet_mq_pending{{group="{GROUP}",partition="0",topic="{topic.name}"}} 1.0' in text
 
 
-def test_redis_away_is_a_scrape_that_says_so(registry):
+def test_an_unavailable_redis_is_a_scrape_that_says_so(registry):
     client = redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0))
 
     registry.register(MqCollector(client))

@@ -279,6 +279,18 @@ def test_letters_are_purged_by_id_or_by_age_and_only_told_in_a_dry_run(give_up, 
     assert letters.count() == 0
 
 
+def test_letters_are_purged_up_to_a_time_and_later_ones_stay(give_up, letters):
+    give_up(1)
+    until_ms = int(letters.list().letters[0].id.partition("-")[0])
+    eventually(lambda: letters.topic.client.time()[0] * 1000 > until_ms + 1000)
+    give_up(2)
+
+    assert letters.purge(until_ms=until_ms - 1) == 0
+    assert letters.purge(until_ms=until_ms, dry_run=True) == 1
+    assert letters.purge(until_ms=until_ms) == 1
+    assert letters.count() == 2
+
+
 def test_what_cannot_be_asked_is_refused(letters):
     with pytest.raises(ValueError, match="purge needs letter_ids or older_than_ms"):
         letters.purge()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 
 import pytest
@@ -224,3 +225,23 @@ def test_a_wrong_end_and_a_topic_that_is_not_there_are_refused(wide, topics):
     topics.delete(wide.name)
     with pytest.raises(TopicError):
         drain(wide, Seen())
+
+
+def test_partitions_that_are_drained_at_once_share_the_bytes_that_may_be_in_memory(wide, producer):
+    fill(producer, wide)
+    inside, most, lock = 0, 0, threading.Lock()
+
+    def handle(_msg):
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.01)
+        with lock:
+            inside -= 1
+
+    limits = DrainLimits(max_messages=None, idle_ms=20)
+    config = ConsumerConfig(max_bytes=1, max_partitions=4)
+    report = drain_topic(wide, GROUP, handle, limits=limits, config=config)
+
+    assert (report.handled, most) == (40, 1)

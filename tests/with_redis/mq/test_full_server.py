@@ -19,6 +19,7 @@ from conquiet.mq import (
     TopicPolicies,
     Topics,
     drain_partition,
+    drain_topic,
 )
 from tests.eventually import eventually
 from tests.services import REDIS_KINDS
@@ -110,6 +111,19 @@ def test_a_drain_of_a_full_partition_acquires_takes_over_hands_back_and_is_trimm
     removed = sum(trim.removed for trim in MqAdmin(client).trim(topic, retention_length=0))
     assert removed >= sent - 1
     assert Producer(client).send(TOPIC, {"text": "x" * 8_000})
+
+
+def test_a_partition_whose_stream_is_missing_gets_one_on_a_full_server(client: redis.Redis):
+    """An earlier version made none before the first message; without it no consumer of the topic gets on."""
+    topic = Topics(client).create(TOPIC, 2)
+    client.delete(topic.keys.stream(1))
+    producer = Producer(client)
+    sent = fill(client, lambda number, text: producer.send(TOPIC, {"n": number, "text": text}, partition=0))
+
+    report = drain_topic(topic, GROUP, lambda _msg: None, limits=DrainLimits(max_messages=None, idle_ms=20))
+
+    assert (report.handled, report.busy) == (sent, ())
+    assert client.exists(topic.keys.stream(1))
 
 
 def test_producers_of_every_kind_are_refused_by_a_full_server_and_add_nothing(client: redis.Redis):

@@ -399,7 +399,7 @@ def test_a_lease_is_renewed_although_its_stream_is_gone(topic, store, send, clie
     assert store.renew(partition.lease, TTL_MS, [(batch.messages[0].id, 1)])
 
 
-def test_whatever_is_asked_of_a_server_that_is_away_is_a_queue_error():
+def test_whatever_is_asked_of_a_server_that_is_unavailable_is_a_queue_error():
     with open_client("redis://127.0.0.1:1") as away:
         topic = Topic(client=away, name="orders", partition_count=1, layout="single")
         store = LeaseStore(topic, GROUP)

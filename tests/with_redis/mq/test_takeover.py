@@ -309,7 +309,7 @@ def test_messages_whose_delivery_was_lost_in_the_network_are_handled_soon_and_in
         assert seen.ids == ids
 
 
-def test_a_server_that_stays_away_ends_the_consumer_with_an_error(durable, name, start):
+def test_a_server_that_stays_unavailable_ends_the_consumer_with_an_error(durable, name, start):
     with open_client(durable.url) as client:
         topic = Topics(client).create(name, 2)
         running = start(topic, Seen(), config=quick(max_outage_s=0.3))
@@ -321,7 +321,7 @@ def test_a_server_that_stays_away_ends_the_consumer_with_an_error(durable, name,
         assert isinstance(running.error, QueueError)
 
 
-def test_stop_waits_for_the_handler_even_if_the_server_is_away(durable, name, start):
+def test_stop_waits_for_the_handler_even_if_the_server_is_unavailable(durable, name, start):
     with open_client(durable.url) as client:
         topic = Topics(client).create(name)
         Producer(client).send(name, {"n": 1})

@@ -342,7 +342,7 @@ def test_a_topic_has_at_least_one_partition(topics, name, partitions):
         topics.create(name, partitions)
 
 
-def test_a_server_that_is_away_is_a_queue_error():
+def test_a_server_that_is_unavailable_is_a_queue_error():
     topics = Topics(open_client("redis://127.0.0.1:1"))
 
     for call in (lambda: topics.open("orders"), lambda: topics.create("orders"), topics.names):

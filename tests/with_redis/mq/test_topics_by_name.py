@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from conquiet import QueueError
-from conquiet.mq import DeadLetters, MqAdmin, MqCollector, Producer, TopicError
+from conquiet.mq import DeadLetters, MqAdmin, MqCollector, Producer, TopicError, TopicPolicies
 from conquiet.mq.topics import topic_of
 from tests.with_redis.mq.by_hand import Hand
 from tests.with_redis.mq.consuming import GROUP
@@ -90,3 +90,12 @@ def test_dead_letters_and_a_collector_take_a_topic_or_its_name(topic, send, clie
 
     assert DeadLetters(topic.name).count() == DeadLetters(topic).count() == 2
     assert registry.get_sample_value("conquiet_mq_dead_letters", {"topic": topic.name}) == 2
+
+
+def test_the_registry_takes_a_topic_or_its_name(topic, topics):
+    policies = TopicPolicies(retention_length=10)
+
+    assert topics.change_policies(topic, policies).policies == policies
+    assert topics.grow(topic, 2).partition_count == topics.grow(topic.name, 2).partition_count == 2
+    topics.delete(topic)
+    assert topic.name not in topics.names()

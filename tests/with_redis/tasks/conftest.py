@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from conquiet.tasks import RetryPolicy, TaskApp, Worker, WorkerConfig
+from conquiet.tasks import RetryPolicy, TaskApp, Worker, WorkerConfig, clock
 from conquiet.tasks.beat import claims, deliveries
+from tests.with_redis.tasks.beats import NOON, set_clock
 
 #: Quick retries: no test waits for a second without a reason.
 QUICK = RetryPolicy(base_delay_ms=1, max_delay_ms=5)
@@ -24,6 +25,14 @@ def _a_tick_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine cuts no tick of a beat short; the tests of that move the time themselves."""
     for module in (claims, deliveries):
         monkeypatch.setattr(module, "monotonic", lambda: 0.0)
+
+
+@pytest.fixture
+def at_noon() -> Iterator[None]:
+    """Schedules see a clock of the test, which begins at noon."""
+    set_clock(NOON)
+    yield
+    clock.set_clock(None)
 
 
 @pytest.fixture

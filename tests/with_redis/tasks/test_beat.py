@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,12 +26,7 @@ from tests.with_redis.tasks.beats import (
     tick_all,
 )
 
-
-@pytest.fixture(autouse=True)
-def at_noon() -> Iterator[None]:
-    set_clock(NOON)
-    yield
-    clock.set_clock(None)
+pytestmark = pytest.mark.usefixtures("at_noon")
 
 
 def test_what_is_due_is_enqueued_once_and_what_is_not_due_waits(app: TaskApp) -> None:

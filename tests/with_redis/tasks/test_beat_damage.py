@@ -26,12 +26,7 @@ from tests.with_redis.tasks.beats import (
     tick_all,
 )
 
-
-@pytest.fixture(autouse=True)
-def at_noon() -> Iterator[None]:
-    set_clock(NOON)
-    yield
-    clock.set_clock(None)
+pytestmark = pytest.mark.usefixtures("at_noon")
 
 
 def listen_to_a_broken_feed(app: TaskApp) -> None:

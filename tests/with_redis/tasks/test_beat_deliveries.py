@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ import redis
 
 from conquiet import QueueError
 from conquiet.mq import Topics
-from conquiet.tasks import MessageTarget, TaskApp, clock
+from conquiet.tasks import MessageTarget, TaskApp
 from conquiet.tasks.beat import Beat, BeatConfig, deliveries, queue_registry
 from conquiet.tasks.keys import BeatKeys
 from tests.with_redis.tasks.beats import (
@@ -27,12 +27,7 @@ from tests.with_redis.tasks.beats import (
     tick_all,
 )
 
-
-@pytest.fixture(autouse=True)
-def at_noon() -> Iterator[None]:
-    set_clock(NOON)
-    yield
-    clock.set_clock(None)
+pytestmark = pytest.mark.usefixtures("at_noon")
 
 
 def topic_of(app: TaskApp) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,11 +27,7 @@ from tests.with_redis.tasks.beats import (
 MINUTE = timedelta(minutes=1)
 
 
-@pytest.fixture(autouse=True)
-def at_noon() -> Iterator[None]:
-    set_clock(NOON)
-    yield
-    clock.set_clock(None)
+pytestmark = pytest.mark.usefixtures("at_noon")
 
 
 def put(app: TaskApp, **options: Any) -> None:

@@ -46,7 +46,7 @@ def count(engine: Engine) -> int | None:
         return connection.execute(text("SELECT count(*) FROM notes")).scalar()
 
 
-def test_a_worker_waits_for_its_database_when_redis_was_away_too(
+def test_a_worker_waits_for_its_database_when_redis_was_unavailable_too(
     app: TaskApp, engine: Engine, note: Any, start: StartWorker, tmp_path: Path, caplog: Any
 ) -> None:
     worker = start()

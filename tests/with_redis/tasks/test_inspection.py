@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conquiet.tasks import DeadLetterError, TaskApp, TaskCall, TaskContext, TaskFailedError
+from conquiet.tasks import DeadLetterError, TaskApp, TaskCall, TaskContext, TaskFailedError, chord
 from tests.eventually import eventually
 from tests.with_redis.tasks.conftest import QUICK, StartWorker
 
@@ -97,6 +97,27 @@ def test_tasks_are_listed_by_where_they_are_page_by_page(app: TaskApp, start: St
     assert pages(app, "queued") == []
 
 
+def test_only_tasks_that_have_ended_are_listed_as_ended(app: TaskApp, start: StartWorker) -> None:
+    """What follows in a canvas is an event, too, when it is enqueued."""
+
+    @app.task
+    def add(one: int, two: int) -> int:
+        return one + two
+
+    @app.task
+    def total(parts: list[int]) -> int:
+        return sum(parts)
+
+    start()
+    for _ in range(3):
+        assert (
+            chord([add.call(one=1, two=2), add.call(one=3, two=4)], total.partial()).enqueue().result() == 10
+        )
+    eventually(lambda: len(pages(app, "ended")) >= 9)
+
+    assert [task.state for task in pages(app, "ended")] == ["succeeded"] * 9
+
+
 def test_tasks_that_wait_and_that_are_in_flight_are_listed(app: TaskApp, start: StartWorker) -> None:
     may_end = threading.Event()
 
@@ -132,6 +153,26 @@ def test_a_dead_letter_is_retried_once(app: TaskApp, start: StartWorker) -> None
     assert app.handle(first).result(PATIENCE_S) == [0, 0]
     with pytest.raises(DeadLetterError, match="retried or purged before"):
         app.control.retry(letter.letter_id, queue="default")
+
+
+@pytest.mark.parametrize("task_id", ["beat:nightly:1767225600000", "bill-7.1", "ü"])
+def test_a_dead_letter_is_found_by_the_id_of_its_task_whatever_that_is(
+    app: TaskApp, start: StartWorker, task_id: str
+) -> None:
+    fail(app, start)
+    fails = app.tasks["fails"]
+    envelope = app.envelope(fails.call(number=7))
+    envelope.id = task_id
+    [handle] = app.send_envelopes([(envelope, fails.options)])
+    with pytest.raises(TaskFailedError):
+        handle.result(PATIENCE_S)
+    found = app.control.letter(task_id, queue="default")
+    new = app.control.retry(task_id, queue="default")
+
+    assert found is not None
+    assert (found.task_id, found.args) == (task_id, {"number": 7})
+    assert app.handle(new).result(PATIENCE_S) == [7, 0]
+    assert app.control.purge([task_id], queue="default") == 0
 
 
 @pytest.mark.parametrize("name", ["1700000000000-0", "no id", ""])

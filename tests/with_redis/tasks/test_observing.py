@@ -190,7 +190,7 @@ def test_a_queue_that_cannot_be_read_leaves_no_figure(app: TaskApp) -> None:
     assert registry.get_sample_value("conquiet_tasks_queue_depth", {"queue": "fine"}) is None
 
 
-def test_a_server_that_is_away_is_a_scrape_that_says_so() -> None:
+def test_a_server_that_is_unavailable_is_a_scrape_that_says_so() -> None:
     registry = CollectorRegistry(auto_describe=True)
     client = redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0))
     registry.register(TaskCollector(client, f"tasks-{uuid.uuid4().hex[:10]}"))

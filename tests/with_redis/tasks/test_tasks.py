@@ -500,7 +500,7 @@ def test_a_result_that_is_not_there_in_time_says_so(app: TaskApp) -> None:
 
     assert (raised.value.queue, raised.value.state) == ("default", "queued")
     assert str(raised.value).endswith(
-        "it is queued: does a worker read queue 'default'? `conquiet doctor` tells"
+        "it is queued: does a worker read queue 'default'? `conquiet doctor` says"
     )
 
 

@@ -16,6 +16,7 @@ from conquiet.cli.drains import (
     PayloadName,
     RetryOptions,
     UseInbox,
+    check_order,
     chosen_inbox,
     loaded_handler,
     loaded_payload_type,
@@ -102,11 +103,7 @@ def drain(
                     f"{name!r} is a plain stream, where what fails stays pending: --max-attempts and the "
                     "delays of retries are for topics, --max-deliveries is for streams."
                 )
-            if used.concurrency > 1 and used.order_by is None:
-                raise UsageError(
-                    f"{name!r} is a plain stream, whose messages have no keys: with --concurrency, give "
-                    "--order-by FIELD, or --no-order if nothing has to keep its order."
-                )
+            check_order(topic, used.concurrency, used.order_by)
             into = require_engine(engine)
             if start != "start":
                 # The queue itself would create it at the beginning.
@@ -117,14 +114,16 @@ def drain(
             return run_and_show(context, "stream", run)
         if used.max_deliveries is not None:
             raise UsageError("--max-deliveries is for streams; a topic has --max-attempts.")
-        config = ConsumerConfig(consumer_name=consumer_name, group_start=start, retry=retry.policy())
-        how: dict[str, Any] = {
-            "inbox": chosen_inbox(inbox, inbox_keep),
-            "config": config,
-            "payload": payload_type,
-        }
+        config = ConsumerConfig(
+            consumer_name=consumer_name,
+            group_start=start,
+            retry=retry.policy(),
+            payload=payload_type,
+            max_partitions=parallel,
+        )
+        how: dict[str, Any] = {"inbox": chosen_inbox(inbox, inbox_keep), "config": config}
         if partition is None:
-            how |= {"until": cast("Until", until), "parallel": parallel}
+            how["until"] = cast("Until", until)
             run = partial(drain_topic, topic, group, function, engine, used, **how)
         elif until != "idle" or parallel > 1:
             raise UsageError("--until and --parallel are for the whole topic, without --partition.")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import secrets
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from conquiet.cli.exits import ExitCode, UsageError
 from conquiet.cli.task_apps import AppOptions
 
 if TYPE_CHECKING:
-    from conquiet.page import PageSettings, Site
+    from conquiet.page import Site
     from conquiet.page.serving import Entrance
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -71,16 +72,24 @@ def page(
     if hash_password:
         from conquiet.page.logins import hash_password as hashed
 
-        context.output.line(hashed(sys.stdin.readline().rstrip("\n")))
+        password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+        if not password:
+            raise UsageError("an empty password lets everybody in")
+        context.output.line(hashed(password))
         return ExitCode.DONE
-    from conquiet.page import Site
-    from conquiet.page.serving import entrance_of
+    from conquiet.page import PageSettings, Site
+    from conquiet.page.serving import entrance_of, names_in
 
     settings = context.settings
     secret = settings.page_secret or secrets.token_urlsafe(32)
     entrance = entrance_of(settings, secret)
-    page_settings = replace(
-        _page_settings(context, options, secret),
+    page_settings = PageSettings(
+        namespace=options.namespace if options.app is None else options.load(context).namespace,
+        app=options.app,
+        masked_fields=names_in(settings.page_mask),
+        trace_url=settings.page_trace_url,
+        prometheus_url=settings.page_prometheus_url,
+        secret=secret,
         streams=tuple(streams or ()),
         finds_streams=find_streams,
         takes_samples=samples,
@@ -113,18 +122,3 @@ def _serve(context: CommandContext, listen: ListenOptions, site: Site, entrance:
         serve(build_page(site, entrance.gate), listening, show)
     except OSError as error:
         raise UsageError(f"{listen.address}:{listen.port} cannot be listened on: {error.strerror}") from error
-
-
-def _page_settings(context: CommandContext, options: AppOptions, secret: str) -> PageSettings:
-    from conquiet.page import PageSettings
-    from conquiet.page.serving import names_in
-
-    settings = context.settings
-    return PageSettings(
-        namespace=options.namespace if options.app is None else options.load(context).namespace,
-        app=options.app,
-        masked_fields=names_in(settings.page_mask),
-        trace_url=settings.page_trace_url,
-        prometheus_url=settings.page_prometheus_url,
-        secret=secret,
-    )

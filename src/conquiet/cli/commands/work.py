@@ -12,25 +12,29 @@ import typer
 
 from conquiet.cli.context import CommandContext, GroupOption
 from conquiet.cli.drains import (
+    BatchSize,
     Database,
     HandlerName,
     InboxKeep,
+    NoOrder,
+    OrderField,
     PayloadName,
     RetryOptions,
     UseInbox,
+    check_order,
     chosen_inbox,
+    chosen_order,
     loaded_handler,
     loaded_payload_type,
     require_engine,
 )
-from conquiet.cli.exits import ExitCode, UsageError
+from conquiet.cli.exits import ExitCode
 from conquiet.cli.reload import run_with_reload
 from conquiet.cli.signals import Stopping, received_signals
 from conquiet.cli.values import Name, duration_option, parse_position
 from conquiet.logs import log_to_stderr
 
 if TYPE_CHECKING:
-    from conquiet.consume.limits import OrderBy
     from conquiet.mq import ConsumerConfig, Topic
 
 _LOOK_EVERY_S = 0.2
@@ -47,21 +51,9 @@ class ConsumerOptions:
     concurrency: Annotated[
         int, typer.Option("--concurrency", "-c", min=1, help="Messages at once, of each partition.")
     ] = 1
-    order_by: Annotated[
-        str | None,
-        typer.Option(
-            "--order-by", help="With --concurrency: keep the order of equal values.", metavar="FIELD"
-        ),
-    ] = None
-    no_order: Annotated[
-        bool, typer.Option("--no-order", help="With --concurrency: messages have no order.")
-    ] = False
-    batch_size: Annotated[
-        int,
-        typer.Option(
-            "--batch-size", min=1, help="The most messages of one read, or of a batch handler's transaction."
-        ),
-    ] = 100
+    order_by: OrderField = None
+    no_order: NoOrder = False
+    batch_size: BatchSize = None
     max_outage: Annotated[
         int | None,
         duration_option("--max-outage", "How long Redis or the database may be unavailable; else 1m."),
@@ -84,27 +76,21 @@ class ConsumerOptions:
         from conquiet.mq import ConsumerConfig
         from conquiet.queue import unique_consumer_name
 
+        order_by = chosen_order(self.order_by, no_order=self.no_order)
+        check_order(topic, self.concurrency, order_by)
+        given: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "max_outage_s": None if self.max_outage is None else self.max_outage / 1000,
+        }
         return ConsumerConfig(
             consumer_name=unique_consumer_name("cli") if self.consumer is None else self.consumer,
             retry=retry.policy(),
             concurrency=self.concurrency,
-            order_by=self._order_by(topic),
-            batch_size=self.batch_size,
+            order_by=order_by,
             group_start=parse_position(self.group_start),
-            max_outage_s=(60_000 if self.max_outage is None else self.max_outage) / 1000,
+            payload=loaded_payload_type(self.payload),
+            **{name: value for name, value in given.items() if value is not None},
         )
-
-    def _order_by(self, topic: Topic) -> OrderBy | None:
-        if self.no_order and self.order_by is not None:
-            raise UsageError("--no-order and --order-by exclude each other.")
-        if self.no_order:
-            return False
-        if self.concurrency > 1 and self.order_by is None and topic.layout == "bare_stream":
-            raise UsageError(
-                f"{topic.name!r} is a plain stream, whose messages have no keys: with --concurrency, give "
-                "--order-by FIELD, or --no-order if nothing has to keep its order."
-            )
-        return self.order_by
 
     def as_arguments(self) -> list[str]:
         """As they are typed."""
@@ -141,7 +127,9 @@ def work(
     is a dead letter in the end. A stream has one worker at a time for each group; another one takes over.
     """
     wanted = context.group(group)
-    log_to_stderr(_log_level(context), context.settings.log_format)
+    level = context.settings.log_level
+    # As a worker of tasks: what it retries and gives up is to be seen.
+    log_to_stderr("info" if level == "warning" else level, context.settings.log_format)
     if reload:
         arguments = [name, "--handler", handler, "--group", wanted, *options.as_arguments()]
         arguments += [*retry.as_arguments(), *context.options.as_arguments()]
@@ -161,13 +149,12 @@ def _run(
 ) -> int:
     from conquiet.mq import PartitionConsumer
 
-    inbox, payload = chosen_inbox(options.inbox, options.inbox_keep), loaded_payload_type(options.payload)
+    inbox = chosen_inbox(options.inbox, options.inbox_keep)
     with Stopping() as stopping, context.topic(name) as topic, context.engine(options.database) as engine:
         if topic.layout == "bare_stream":
             require_engine(engine)
         config = options.config(topic, retry)
-        how: dict[str, Any] = {"inbox": inbox, "config": config, "payload": payload}
-        consumer = PartitionConsumer(topic, group, function, engine, **how)
+        consumer = PartitionConsumer(topic, group, function, engine, inbox=inbox, config=config)
         document = {
             "name": name,
             "kind": "stream" if topic.layout == "bare_stream" else "topic",
@@ -183,9 +170,3 @@ def _run(
         consumer.stop()
         consumer.join()
     return ExitCode.DONE
-
-
-def _log_level(context: CommandContext) -> str:
-    # As a worker of tasks: what it retries and gives up is to be seen.
-    level = context.settings.log_level
-    return "info" if level == "warning" else level

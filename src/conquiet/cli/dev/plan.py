@@ -51,14 +51,17 @@ class DevPlan:
             ) from None
         except (OSError, ValueError) as error:
             raise SettingsError(f"{path} cannot be read: {error}") from error
-        return cls(
+        plan = cls(
             project=project,
             setup=tuple(setup) if isinstance(setup := values.get("setup"), list) else (),
             processes=values.get("processes", {}),
             environment=values.get("environment", {}),
             links=values.get("links", {}),
             web_port=values.get("web_port", 8080),
-        )._checked(values)
+        )
+        for problem in plan._problems(values):
+            raise SettingsError(f"{PLAN_FILE}: {problem}")
+        return plan
 
     def words(self, command: str, known: Mapping[str, str]) -> list[str]:
         """A command as a list of arguments."""
@@ -76,11 +79,6 @@ class DevPlan:
             names = ", ".join(f"${{{name}}}" for name in known)
             problem = f"{text!r} in {PLAN_FILE} cannot be filled in, at {error}; known are {names}"
             raise SettingsError(problem) from None
-
-    def _checked(self, values: Mapping[str, Any]) -> DevPlan:
-        for problem in self._problems(values):
-            raise SettingsError(f"{PLAN_FILE}: {problem}")
-        return self
 
     def _problems(self, values: Mapping[str, Any]) -> Iterator[str]:
         for key in values:

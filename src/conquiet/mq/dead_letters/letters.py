@@ -39,7 +39,13 @@ class LetterFilter(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterPage:
-    """Some of the dead letters, oldest first unless the newest were asked for."""
+    """Some of the dead letters, oldest first unless the newest were asked for.
+
+    Examples:
+        >>> page = DeadLetters(topic).list(limit=50)
+        >>> while page.after is not None:
+        ...     page = DeadLetters(topic).list(limit=50, after=page.after)
+    """
 
     letters: tuple[DeadLetterRecord, ...]
     #: Where the next page begins, `None` at the end; a page may be short and still have a next one.
@@ -173,20 +179,28 @@ class DeadLetters:
         letter_ids: Iterable[str] | None = None,
         *,
         older_than_ms: int | None = None,
+        until_ms: int | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Delete letters for good, by id or by age, and return how many; with `dry_run` only count them."""
+        """Delete letters for good, by id, age or time, and return how many; with `dry_run` only count them.
+
+        Args:
+            older_than_ms: all that were dead-lettered so long ago, or before.
+            until_ms: all that were dead-lettered at this time, ms by the server's clock, or before.
+        """
         _check_ids(letter_ids)
+        if sum(given is not None for given in (letter_ids, older_than_ms, until_ms)) != 1:
+            raise ValueError("purge needs letter_ids or older_than_ms or until_ms, and one of them alone")
         streams = self._opened()
-        if letter_ids is not None and older_than_ms is None:
+        if letter_ids is not None:
             found = [streams.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]
             letters = [letter for letter in found if letter is not None]
             return len(letters) if dry_run else sum(map(streams.delete, letters))
-        if letter_ids is not None or older_than_ms is None:
-            raise ValueError("purge needs letter_ids or older_than_ms, and not both")
-        check_non_negative_int("older_than_ms", older_than_ms)
+        if until_ms is None:
+            check_non_negative_int("older_than_ms", older_than_ms)
+            until_ms = server_ms(self.topic) - (older_than_ms or 0)
         # Those of this very millisecond too: an age of 0 means all.
-        before_ms = max(1, server_ms(self.topic) - older_than_ms + 1)
+        before_ms = max(1, until_ms + 1)
         if dry_run:
             return sum(1 for _ in streams.between(0, f"({before_ms}-0"))
         return streams.delete_before(before_ms)

@@ -36,7 +36,18 @@ _ON_THE_WIRE: dict[str, tuple[str, type]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRecord:
-    """A message that is not tried again until it is replayed, and why; `None` is what the letter lacks."""
+    """A message that is not tried again until it is replayed, and why; `None` is what the letter lacks.
+
+    Examples:
+        >>> returns = Topics(client).create("returns", partitions=1)
+        >>> sent = Producer(client).send(returns, {"order_id": 7}, key="ann")
+        >>> def refuse(msg):
+        ...     return DeadLetter("no such order")
+        >>> report = drain_topic(returns, "couriers", refuse, limits=DrainLimits(idle_ms=50))
+        >>> letter = DeadLetters(returns).list().letters[0]
+        >>> letter.group, letter.key, letter.payload, letter.error_message
+        ('couriers', 'ann', {'order_id': 7}, 'no such order')
+    """
 
     #: Names the letter in its topic: `1700000000000-0`, on a cluster `1700000000000-0@3` with its partition.
     id: str

@@ -19,7 +19,13 @@ _ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """What a replay did, or with `dry_run` would do."""
+    """What a replay did, or with `dry_run` would do.
+
+    Examples:
+        >>> report = DeadLetters(topic).replay_all(dry_run=True)
+        >>> report.refused, report.is_dry_run
+        ((), True)
+    """
 
     replayed: int
     #: Letters that were not there: replayed or purged before.

@@ -20,7 +20,17 @@ _ITEM = re.compile(rb"(\d+):(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedMessage:
-    """One message that no group has been given yet; `None` is what cannot be read of it."""
+    """One message that no group has been given yet; `None` is what cannot be read of it.
+
+    Examples:
+        >>> later = Topics(client).create("later", partitions=1)
+        >>> sent = Producer(client).send(later, {"order_id": 7}, key="ann", delay_ms=3_600_000)
+        >>> [waiting] = MqAdmin(client).delayed(later)
+        >>> waiting.key, waiting.payload
+        ('ann', {'order_id': 7})
+        >>> MqAdmin(client).cancel_delayed(later, [waiting.name])
+        1
+    """
 
     #: What `Producer.send` returned; of a copy, its group, entry and stream.
     name: str

@@ -27,7 +27,14 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """One entry as it is in its stream; delivered to nobody by being read here."""
+    """One entry as it is in its stream; delivered to nobody by being read here.
+
+    Examples:
+        >>> sent = Producer(client).send(topic, {"order_id": 7}, key="bea")
+        >>> message = MessageBrowser(client).page(topic, MessageQuery(key="bea")).messages[0]
+        >>> message.payload
+        {'order_id': 7}
+    """
 
     partition: int
     id: str
@@ -51,7 +58,14 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePage:
-    """Some of the messages."""
+    """Some of the messages.
+
+    Examples:
+        >>> browser = MessageBrowser(client)
+        >>> page = browser.page(topic)
+        >>> while page.cursor is not None:
+        ...     page = browser.page(topic, MessageQuery(cursor=page.cursor))
+    """
 
     messages: tuple[StoredMessage, ...]
     #: For the next page, `None` at the end. A page of a search may be short, or empty, and have a next one.
@@ -92,7 +106,16 @@ class MessageQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlace:
-    """What became of one message in one group."""
+    """What became of one message in one group.
+
+    Examples:
+        >>> created = MqAdmin(client).create_group(topic, "auditors")
+        >>> sent = Producer(client).send(topic, {"order_id": 7}, key="bea")
+        >>> browser = MessageBrowser(client)
+        >>> message = browser.page(topic, MessageQuery(key="bea")).messages[0]
+        >>> [place.state for place in browser.places(topic, message) if place.group == "auditors"]
+        ['undelivered']
+    """
 
     group: str
     #: "done" is settled: acked, a dead letter, or skipped by a reset of the group.

@@ -132,7 +132,14 @@ def oldest_age(ages: Iterable[int | None]) -> int | None:
 
 
 def total_backlog(name: str, group: str, parts: Sequence[BacklogStats]) -> BacklogStats:
-    """The backlogs of a topic's partitions as one: sums, highest ids and oldest ages."""
+    """The backlogs of a topic's partitions as one: sums, highest ids and oldest ages.
+
+    Examples:
+        >>> streams = [topic.keys.stream(partition) for partition in topic.partitions]
+        >>> parts = [peek_backlog(client, stream=stream, group="nobody") for stream in streams]
+        >>> total_backlog("shipments", "nobody", parts).pending
+        0
+    """
     lag = total_lag(parts)
     return BacklogStats(
         stream=name,

@@ -80,7 +80,15 @@ class BlockedKeys:
         if head is not None:
             waits_on = bool(line.heads) and min(line.heads) < entry_id_order(head_id)
             self._insert(line, self._kept(head) if waits_on else head)
-        return self._freed(key, line)
+        if line.heads:
+            first = min(line.heads)
+            freed = [msg for msg in line.parked if _order(msg) < first]
+            line.parked = line.parked[len(freed) :]
+        else:
+            freed = self._blocked_keys.pop(key).parked
+        self.size -= len(freed)
+        self._bytes -= sum(len(msg.data) for msg in freed)
+        return freed
 
     def _kept(self, msg: MqMessage) -> MqMessage:
         return msg if self._bytes + len(msg.data) <= _KEPT_BYTES else msg.unloaded()
@@ -94,17 +102,6 @@ class BlockedKeys:
         insort(line.parked, msg, key=_order)
         self._bytes += len(msg.data)
         self.size += len(line.parked) - before
-
-    def _freed(self, key: str, line: _BlockedKey) -> list[MqMessage]:
-        if line.heads:
-            first = min(line.heads)
-            freed = [msg for msg in line.parked if _order(msg) < first]
-            line.parked = line.parked[len(freed) :]
-        else:
-            freed = self._blocked_keys.pop(key).parked
-        self.size -= len(freed)
-        self._bytes -= sum(len(msg.data) for msg in freed)
-        return freed
 
 
 def _order(msg: MqMessage) -> _Order:

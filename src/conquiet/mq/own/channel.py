@@ -23,7 +23,6 @@ from conquiet.mq.own.metrics import PartitionMetrics
 from conquiet.mq.own.partition import LeasedPartition
 from conquiet.mq.own.redeliveries import Redeliveries, in_order
 from conquiet.mq.own.room import Room
-from conquiet.mq.own.settlement import SettlementRules
 from conquiet.mq.own.settler import Settler
 from conquiet.mq.own.waiting import Waiting
 from conquiet.queue.connection import longest_block_ms
@@ -105,9 +104,14 @@ class PartitionChannel:
         try:
             batch = self._read(settlements, size, max_bytes)
         finally:
-            self.room.tell(batch.sizes)
+            self.room.report(batch.sizes)
         if not batch and self.is_caught_up:
-            self._wait_for_new(batch, wait_ms)
+            until_due_ms = int((self._redeliveries.next_at - time.monotonic()) * 1000)
+            block_ms = max(1, min(self._block_ms, until_due_ms, wait_ms or self._block_ms))
+            if self._blocked.is_full(self._config.max_parked):
+                self.waiting.sleep(block_ms)
+            else:
+                self.waiting.for_new(batch.last_delivered, block_ms)
         return batch
 
     def _read(self, settlements: Sequence[Settlement], size: int, max_bytes: int) -> Batch:
@@ -128,14 +132,6 @@ class PartitionChannel:
         if batch.messages:
             self._ends.seen(self.stream, batch.messages[-1].id, batch.messages[-1].data)
         return batch
-
-    def _wait_for_new(self, batch: Batch, wait_ms: int | None) -> None:
-        until_due_ms = int((self._redeliveries.next_at - time.monotonic()) * 1000)
-        block_ms = max(1, min(self._block_ms, until_due_ms, wait_ms or self._block_ms))
-        if self._blocked.is_full(self._config.max_parked):
-            self.waiting.sleep(block_ms)
-        else:
-            self.waiting.for_new(batch.last_delivered, block_ms)
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
         """As `Channel.settle`, all in one script."""
@@ -196,7 +192,13 @@ class PartitionChannel:
     def decide_malformed(self, entry: MalformedEntry) -> Settlement:
         """As `Channel.decide_malformed`: a dead letter with its bytes; a later version's is handed back."""
         self.in_flight[entry.id] = entry.delivery_count
-        return _settlement_of_malformed(self.partition, self._rules, entry)
+        partition, count = self.partition, entry.hand_back_count
+        if count is None:
+            return self._rules.for_malformed(entry, partition.where, _now_ms())
+        emit("conquiet_mq_later_version_total", 1, *partition.labels)
+        text, extra = "entry %s of %s stays pending for a consumer of a later version: %s", partition.extra
+        _log.warning(text, entry.id, partition, entry.reason, extra=extra(message_id=entry.id))
+        return Settlement("hand_back", entry.id, entry.delivery_count, count, outcome="handed_back")
 
     def hand_back(self, queued: Sequence[MqMessage]) -> int:
         """As `Channel.hand_back`, with what is parked; the next owner begins with them."""
@@ -229,18 +231,6 @@ class PartitionChannel:
 
     def __str__(self) -> str:
         return str(self.partition)
-
-
-def _settlement_of_malformed(
-    partition: LeasedPartition, rules: SettlementRules, entry: MalformedEntry
-) -> Settlement:
-    count = entry.hand_back_count
-    if count is None:
-        return rules.for_malformed(entry, partition.where, _now_ms())
-    emit("conquiet_mq_later_version_total", 1, *partition.labels)
-    text, extra = "entry %s of %s stays pending for a consumer of a later version: %s", partition.extra
-    _log.warning(text, entry.id, partition, entry.reason, extra=extra(message_id=entry.id))
-    return Settlement("hand_back", entry.id, entry.delivery_count, count, outcome="handed_back")
 
 
 def _now_ms() -> int:

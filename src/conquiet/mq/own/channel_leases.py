@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from conquiet.consume.byte_budget import ByteBudget
@@ -46,6 +46,7 @@ class ChannelLeases:
         leased = LeasedPartition(topic, self._group, lease, self.store)
         channel = PartitionChannel(leased, config, self._ends, self._budget)
         self._ends.watch(leased.stream, topic.end_mark(partition))
+        self._ever_owned.add(partition)
         channel.lease_valid_until = config.valid_until(asked)
         count_acquired(*leased.labels)
         _log.info("acquired %s, epoch %s", leased, lease.epoch, extra=leased.extra())
@@ -72,15 +73,14 @@ class ChannelLeases:
         # What the failed worker had is to be free before the others go on.
         error.__traceback__ = None
 
-    def check_ends(self, topic: Topic, partitions: Iterable[int]) -> None:
-        """Report what a failover has lost, of these partitions and of those that were owned before."""
-        # Their owner after a failover may be a new one, which knows nothing of what was before.
-        self._ever_owned |= set(partitions)
+    def check_ends(self, topic: Topic) -> None:
+        """Report what a failover has lost, also of partitions that were owned before."""
 
         def check(partition: int) -> None:
             self._ends.check_if_due(topic.keys.stream(partition), topic.end_mark(partition))
 
-        for_each_partition(topic, self._ever_owned, check)
+        # Their owner after a failover may be a new one, which knows nothing of what was before.
+        for_each_partition(topic, tuple(self._ever_owned), check)
 
     def release(self, channel: PartitionChannel) -> None:
         """Release the lease, or log why it stays until it expires."""

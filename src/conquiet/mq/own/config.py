@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from conquiet.arguments import check_name, check_positive_int
+from conquiet.consume.handler_kinds import PayloadType
 from conquiet.consume.limits import DEFAULT_BATCH_SIZE, DrainLimits, OrderBy, check_order_by
 from conquiet.mq.look.group_changes import id_before
 from conquiet.mq.own.retry import RetryPolicy
@@ -37,8 +38,8 @@ class ConsumerConfig:
     ordering: Literal["default", "strict"] = "default"
     #: With strict ordering: messages of a partition that may wait behind others before it reads no more.
     max_parked: int = 1_000
-    #: The most partitions that this consumer owns; the others of its group share the rest. `None` for its
-    #: fair share, however many that are.
+    #: The most partitions that it owns at once; the others of its group share the rest. `None`: a consumer
+    #: owns its fair share, however many that are, and `drain_topic` takes one after the other.
     max_partitions: int | None = None
     #: The most handlers that run at once, over all partitions that it owns: a partition waits for its turn
     #: before it begins its next message. `None` for one handler in each partition.
@@ -58,7 +59,9 @@ class ConsumerConfig:
     #: time in ms. It begins there in all partitions at one moment, and in those that are added later with
     #: their first message. For a group that is there it means nothing: `MqAdmin.reset_group` moves one.
     group_start: str | int = "start"
-    #: Makes values of the `payload=` of a consumer or drain; `StandardCodec` unless given.
+    #: The type of `msg.payload`, as a dataclass or a model, or "package.module:Class"; a dict unless given.
+    payload: Any = None
+    #: Makes values of that type; `StandardCodec` unless given.
     codec: PayloadCodec | None = None
     #: How long one read waits for new messages.
     block_ms: int = 1_000
@@ -141,6 +144,10 @@ class ConsumerConfig:
         if not isinstance(config, cls):
             raise TypeError(f"config must be a ConsumerConfig, got {config!r:.100}")
         return config
+
+    def payload_type(self) -> PayloadType | None:
+        """What a handler's messages have as their payload; `None` for dicts as they are."""
+        return PayloadType.of(self.payload, self.codec)
 
     def settlement_rules(self) -> SettlementRules:
         """How this consumer settles."""

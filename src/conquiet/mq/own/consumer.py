@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
 from conquiet.consume.engine import DrainLoop
 from conquiet.consume.gate import Gate
-from conquiet.consume.handler_kinds import PayloadType, new_handling
+from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
 from conquiet.consume.outage import Outage
 from conquiet.db import Inbox
@@ -25,11 +25,13 @@ from conquiet.mq.metrics import emit
 from conquiet.mq.own.background import Background
 from conquiet.mq.own.channel_leases import ChannelLeases
 from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.failing import FailingPartitions
 from conquiet.mq.own.membership import Membership
 from conquiet.mq.own.owned import Owned, OwnedPartitions
+from conquiet.mq.own.preparation import Preparation
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.servers import for_each_partition
-from conquiet.mq.topics import Topic, Topics, topic_of
+from conquiet.mq.topics import Topic, Topics, name_of, topic_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -61,16 +63,15 @@ class PartitionConsumer(Background):
         *,
         inbox: Inbox | bool | None = None,
         config: ConsumerConfig | None = None,
-        payload: Any = None,
     ) -> None:
         check_topic_part("group", group)
         self.config = config = ConsumerConfig.of(config)
-        typed = PayloadType.of(payload, config.codec)
-        self._new_handling = partial(new_handling, handler, engine, inbox, payload=typed)
+        self._new_handling = partial(new_handling, handler, engine, inbox, payload=config.payload_type())
+        whose = {"topic": name_of(topic), "group": group, "consumer": config.consumer_name}
         # It checks its arguments; each partition's thread has one of its own.
-        self._new_handling().prepare()
+        prepare = lambda: self._new_handling().prepare()  # noqa: E731 -- anew each time
+        self._preparation = Preparation(prepare, whose, max_outage_s=config.max_outage_s)
         self.topic, self.group = topic_of(topic), group
-        whose = {"topic": self.topic.name, "group": group, "consumer": config.consumer_name}
         self._extra = partial(message_fields, **whose)
         self._leases = ChannelLeases(self.topic, group, self.config)
         self._membership = Membership(self._leases.store, group, self.config)
@@ -82,9 +83,9 @@ class PartitionConsumer(Background):
         self._runs = threading.Lock()
         self._runs.acquire()
         self._has_run = threading.Lock()
-        #: Redis as a whole, and partitions that fail although Redis is available.
+        #: Redis as a whole.
         self._redis = Outage(self.config.max_outage_s)
-        self._failing: dict[int, Outage] = {}
+        self._failing = FailingPartitions(**whose, max_outage_s=config.max_outage_s)
         #: What ended a partition's thread for good; `run` raises it.
         self._fatal: BaseException | None = None
 
@@ -134,6 +135,10 @@ class PartitionConsumer(Background):
                 "make a new PartitionConsumer for each run"
             )
         try:
+            while not (self._preparation.is_done or self._is_stopping):
+                self._preparation.try_again()
+                if not self._preparation.is_done:
+                    self._runs.acquire(timeout=self.config.tick_s)
             while not self._is_stopping and self._fatal is None:
                 self._tick()
                 self._runs.acquire(timeout=self.config.tick_s)
@@ -149,7 +154,7 @@ class PartitionConsumer(Background):
             return
         try:
             self._owned.renew(self.topic)
-            self._leases.check_ends(self.topic, self.owned)
+            self._leases.check_ends(self.topic)
             self._rebalance()
             move_delayed(self.topic)
             self._trimmer.trim(self.topic, self.owned)
@@ -165,17 +170,6 @@ class PartitionConsumer(Background):
                 self._failing.clear()
         self._owned.report()
 
-    def _tolerate_failure(self, partition: int, error: QueueError | MemoryError, *, has_worked: bool) -> None:
-        # Several: two lost replies around a handler of hours are not an outage.
-        failing = self._failing.setdefault(partition, Outage(self.config.max_outage_s, min_failures=5))
-        if has_worked:
-            failing.ended()
-        emit("conquiet_mq_worker_failures_total", 1, self.topic.name, str(partition), self.group)
-        text = "the worker of partition %s will be restarted: %s"
-        _log.warning(text, partition, error, extra=self._extra(partition=partition))
-        if failing.failed():
-            self._fatal = self._fatal or error
-
     def _rebalance(self) -> None:
         # It may have grown. Before the heartbeat, which must leave nothing in a topic that was deleted.
         self.topic = Topics(self.topic.client).open_again(self.topic)
@@ -186,9 +180,7 @@ class PartitionConsumer(Background):
 
         def acquire(partition: int) -> None:
             nonlocal missing
-            failing = self._failing.get(partition)
-            is_time_to_try = failing is None or failing.is_time_to_try()
-            if missing and partition not in self._owned and is_time_to_try:
+            if missing and partition not in self._owned and self._failing.is_time_to_try(partition):
                 missing -= self._acquire(partition)
 
         for_each_partition(self.topic, self.topic.partitions, acquire)
@@ -202,7 +194,8 @@ class PartitionConsumer(Background):
         except QueueError as error:
             # Of this partition alone, as a key of another type: the others go on.
             self._leases.release(channel)
-            self._tolerate_failure(partition, error, has_worked=False)
+            if self._failing.failed(partition, error, has_worked=False):
+                self._fatal = self._fatal or error
             return False
         handling = self._new_handling(before_commit=channel.check_lease)
         loop = DrainLoop(channel, handling, self.config.no_limits(), gate=self._gate)
@@ -217,11 +210,11 @@ class PartitionConsumer(Background):
                 case LeaseLostError():
                     emit("conquiet_mq_leases_lost_total", 1, *owned.channel.partition.labels)
                     _log.warning("%s", owned.error, extra=owned.channel.partition.extra())
-                case MemoryError() as error:
-                    self._leases.shrink_budget(error, self._extra())
-                    self._tolerate_failure(owned.partition, error, has_worked=owned.channel.has_worked)
-                case QueueError() as error:
-                    self._tolerate_failure(owned.partition, error, has_worked=owned.channel.has_worked)
+                case MemoryError() | QueueError() as error:
+                    if isinstance(error, MemoryError):
+                        self._leases.shrink_budget(error, self._extra())
+                    if self._failing.failed(owned.partition, error, has_worked=owned.channel.has_worked):
+                        self._fatal = self._fatal or error
                 case _:
                     text, extra = "the worker of %s failed", owned.channel.partition.extra()
                     _log.error(text, owned.channel, exc_info=owned.error, extra=extra)

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Engine
 
-from conquiet.arguments import check_positive_int
 from conquiet.consume.handler_kinds import new_handling
 from conquiet.consume.handling import Handler
-from conquiet.consume.limits import DrainLimits, check_limits
+from conquiet.consume.limits import DrainLimits
 from conquiet.consume.report import DrainReport, StopReason, sum_reports
 from conquiet.db import Inbox
 from conquiet.errors import PartitionBusyError
 from conquiet.mq.clock import server_ms
-from conquiet.mq.keys import check_topic_part
 from conquiet.mq.own.config import ConsumerConfig
-from conquiet.mq.own.drain import drain_partition, topic_to_drain
+from conquiet.mq.own.drain import PartitionDrains, topic_to_drain
 from conquiet.mq.send.delayed import copies_for, move_delayed
 from conquiet.mq.topics import Topic, Topics
 
@@ -48,19 +44,17 @@ def drain_topic(
     inbox: Inbox | bool | None = None,
     config: ConsumerConfig | None = None,
     until: Until = "idle",
-    parallel: int = 1,
-    payload: Any = None,
 ) -> DrainReport:
-    """Drain all partitions, in turn and in the calling thread, each as `drain_partition` does.
+    """Drain all partitions, each as `drain_partition` does, in turn and in the calling thread.
 
-    The limits, and the report, are of all partitions together. A partition that another consumer owns is
-    tried again in every round; if it is still not free in the end, the report has it as `busy`.
+    With `config.max_partitions` so many at once, each in a thread of its own; a failure that ends the drain
+    lets the messages that are in handlers end. The limits, and the report, are of all partitions together. A
+    partition that another consumer owns is tried again in every round; if it is still not free in the end,
+    the report has it as `busy`.
 
     Args:
         until: what ends it, besides the limits. "idle": there was nothing to read for `idle_ms`. "settled":
             and no message of the group waits for its retry. "empty": and no delayed one waits to be added.
-        parallel: so many partitions at once, each in a thread of its own; a failure that ends the drain lets
-            the messages that are in handlers end.
 
     Raises:
         LeaseLostError: a lease was lost meanwhile; what was not settled is handled again by its new owner.
@@ -71,20 +65,17 @@ def drain_topic(
         0
     """
     topic = topic_to_drain(topic)
-    check_topic_part("group", group)
     if until not in ("idle", "settled", "empty"):
         raise ValueError(f"until must be 'idle', 'settled' or 'empty', got {until!r}")
-    check_positive_int("parallel", parallel)
     config = ConsumerConfig.of(config)
-    limits = config.drain_limits() if limits is None else limits
-    check_limits(limits)
-    how: dict[str, Any] = {"handler": handler, "engine": engine, "inbox": inbox, "config": config}
+    drains = PartitionDrains(topic, group, handler, engine, inbox=inbox, config=config)
+    limits = drains.checked(limits)
     left = _Left(topic, group, config, until)
-    drain_one = partial(drain_partition, group=group, payload=payload, **how)
     # Of an AsyncEngine the event loop, and its connections, are kept from visit to visit.
     with new_handling(handler, engine) as handling:
         _ = handling.event_loop
-        return _Rounds(left, limits, drain_one, parallel).run()
+        drains.prepare()
+        return _Rounds(left, limits, drains, parallel=config.max_partitions or 1).run()
 
 
 class _Left:
@@ -131,12 +122,10 @@ class _Left:
 class _Rounds:
     """Visits the partitions in turn, or several at once; lives as long as one drain."""
 
-    def __init__(
-        self, left: _Left, limits: DrainLimits, drain_one: Callable[..., DrainReport], parallel: int
-    ) -> None:
+    def __init__(self, left: _Left, limits: DrainLimits, drains: PartitionDrains, *, parallel: int) -> None:
         self._left = left
         self._limits = limits
-        self._drain_one = drain_one
+        self._drains = drains
         self._parallel = parallel
         self._started = time.monotonic()
         #: Of all visits so far.
@@ -159,6 +148,7 @@ class _Rounds:
             # Before the visits: what was awaited then may be ready in a partition that was visited.
             is_awaited = self._left.is_awaited
             self._left.look()
+            self._drains.check_ends(self._left.topic)
             begun = time.monotonic()
             if self._visit_all() or self._reason_to_stop() is not None:
                 idle_since = None
@@ -204,7 +194,8 @@ class _Rounds:
             return True
         report: DrainReport | None = None
         try:
-            report = self._drain_one(self._left.topic, partition, limits=limits)
+            with self._drains.loop_over(self._left.topic, partition, limits) as loop:
+                report = loop.run()
         except PartitionBusyError:
             self._busy.add(partition)
             return False
@@ -213,7 +204,11 @@ class _Rounds:
             self._is_aborted = True
             raise
         finally:
-            self._settle(limits, report)
+            with self._lock:
+                self._reserved_messages -= limits.max_messages or 0
+                self._reserved_failures -= limits.max_failures or 0
+                if report is not None:
+                    self._whole = sum_reports(self._whole, [self._whole, report])
         self._busy.discard(partition)
         # What it read and has not begun is handed back, and looks as if it had been delivered.
         if report.stopped_by == "max_failures":
@@ -249,13 +244,6 @@ class _Rounds:
             idle_ms=1,
             should_stop=self._should_stop,
         )
-
-    def _settle(self, reserved: DrainLimits, report: DrainReport | None) -> None:
-        with self._lock:
-            self._reserved_messages -= reserved.max_messages or 0
-            self._reserved_failures -= reserved.max_failures or 0
-            if report is not None:
-                self._whole = sum_reports(self._whole, [self._whole, report])
 
     def _should_stop(self) -> bool:
         return self._is_aborted or (self._limits.should_stop is not None and self._limits.should_stop())

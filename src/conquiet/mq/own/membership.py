@@ -31,20 +31,18 @@ class Membership:
         # It counts itself, whatever the server says.
         members[config.consumer_name] = config.max_partitions
         most = most_owned(members)
-        self._log_unownable(topic.name, 0 if most is None else max(0, count - most))
+        unownable = 0 if most is None else max(0, count - most)
+        if unownable and unownable != self._unownable:
+            names = {"topic": topic.name, "group": self._group, "consumer": config.consumer_name}
+            _log.warning(
+                "%d partitions of topic %r have no owner: by their max_partitions the consumers of group %r "
+                "may own no more",
+                *(unownable, topic.name, self._group),
+                extra=message_fields(**names),
+            )
+        self._unownable = unownable
         return plan(config.consumer_name, members, count, owned)
 
     def leave(self) -> None:
         """Leave the group: others take at once what is released."""
         self._leases.heartbeat(self._config.consumer_name, 0)
-
-    def _log_unownable(self, topic: str, partitions: int) -> None:
-        if partitions and partitions != self._unownable:
-            names = {"topic": topic, "group": self._group, "consumer": self._config.consumer_name}
-            _log.warning(
-                "%d partitions of topic %r have no owner: by their max_partitions the consumers of group %r "
-                "may own no more",
-                *(partitions, topic, self._group),
-                extra=message_fields(**names),
-            )
-        self._unownable = partitions

@@ -121,21 +121,21 @@ class OwnedPartitions:
     def report(self) -> None:
         """Set the gauges of owned partitions, and of handlers that run for too long."""
         self._owned_gauge.set(len(self._owned))
-        limit = self._config.handler_timeout_s
-        if limit is not None:
-            self._overdue_gauge.set(sum(self._overdue(owned, limit) for owned in self))
-
-    def _overdue(self, owned: Owned, limit_s: float) -> int:
-        """How many handlers of a partition run for too long; each is logged once."""
+        limit_s, count = self._config.handler_timeout_s, 0
+        if limit_s is None:
+            return
         now = time.monotonic()
-        overdue = [msg for msg, since in owned.loop.in_handlers() if now - since > limit_s]
-        for msg in overdue:
-            if msg.id not in owned.logged_overdue:
-                facts = (msg.id, limit_s, owned.channel)
-                extra = message_fields(msg, consumer=self._config.consumer_name)
-                _log.warning("the handler of entry %s runs longer than %s s on %s", *facts, extra=extra)
-        owned.logged_overdue = {msg.id for msg in overdue}
-        return len(overdue)
+        for owned in self:
+            overdue = [msg for msg, since in owned.loop.in_handlers() if now - since > limit_s]
+            for msg in overdue:
+                # Once.
+                if msg.id not in owned.logged_overdue:
+                    facts = (msg.id, limit_s, owned.channel)
+                    extra = message_fields(msg, consumer=self._config.consumer_name)
+                    _log.warning("the handler of entry %s runs longer than %s s on %s", *facts, extra=extra)
+            owned.logged_overdue = {msg.id for msg in overdue}
+            count += len(overdue)
+        self._overdue_gauge.set(count)
 
     def _work(self, owned: Owned, handling: MessageHandling | AsyncHandling) -> None:
         try:

@@ -57,11 +57,17 @@ class Redeliveries:
                 return taken
         if self.freed or self.retries.are_due:
             settle_first()
-            freed, self.freed = self.freed, []
-            due = self.unloaded.add_rest(Batch(messages=freed)) if freed else self._take_due(size, max_bytes)
-            if due or self.unloaded:
+            messages, self.freed = self.freed, []
+            batch = Batch()
+            if not messages:
+                due = self.retries.take(size, max_bytes)
+                batch = due.batch
+                self._in_flight |= {msg.id: msg.delivery_count - 1 for msg in batch.messages}
+                messages = self.blocked.unblock_all(due.vanished, batch.messages)
+            batch = self.unloaded.add_rest(replace(batch, messages=messages))
+            if batch or self.unloaded:
                 self.retries.have_had_their_turn = True
-                return due
+                return batch
         self.retries.have_had_their_turn = False
         return None
 
@@ -86,12 +92,6 @@ class Redeliveries:
         # Also what waited for its retry, until somebody took it out of the waiting set.
         taken += self.blocked.unblock_all(gone, page.batch.messages)
         return self.unloaded.add_rest(replace(page.batch, messages=in_order(taken)))
-
-    def _take_due(self, size: int, max_bytes: int) -> Batch:
-        due = self.retries.take(size, max_bytes)
-        self._in_flight |= {msg.id: msg.delivery_count - 1 for msg in due.batch.messages}
-        freed = self.blocked.unblock_all(due.vanished, due.batch.messages)
-        return self.unloaded.add_rest(replace(due.batch, messages=freed))
 
 
 def in_order(messages: Iterable[MqMessage]) -> list[MqMessage]:

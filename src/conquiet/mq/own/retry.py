@@ -11,6 +11,8 @@ from conquiet.mq.envelope import MAX_RETRIES
 
 Backoff = Literal["fixed", "exponential", "jitter"]
 
+_LONGEST_MS = 100 * 366 * 86_400_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
@@ -42,6 +44,8 @@ class RetryPolicy:
         check_positive_int("max_attempts", self.max_attempts)
         for name in ("base_delay_ms", "max_delay_ms"):
             check_non_negative_int(name, getattr(self, name))
+            if getattr(self, name) > _LONGEST_MS:
+                raise ValueError(f"{name} must be at most 100 years, got {getattr(self, name)!r}")
         for name in ("retry_on", "never_on"):
             kinds = getattr(self, name)
             if not isinstance(kinds, tuple) or not all(

@@ -9,8 +9,8 @@ from conquiet.consume.byte_budget import ByteBudget
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.own.waiting import Waiting
 
-#: How often a read asks that has to wait until other partitions have less in memory.
-_ASK_EVERY_MS = 20
+#: How often a read that waits until other partitions have less in memory looks whether it was stopped.
+_LOOK_EVERY_S = 0.02
 
 
 class Room:
@@ -30,15 +30,15 @@ class Room:
         """Ask again and again for so long, or until the partition is stopped."""
         until = time.monotonic() + wait_ms / 1000
         while not (max_bytes := self.ask()) and time.monotonic() < until and not self._waiting.is_woken:
-            self._waiting.sleep(_ASK_EVERY_MS)
+            self._budget.wait(self, _LOOK_EVERY_S)
         if not max_bytes:
             # What waits on without asking would keep the others waiting, too.
             self._budget.wait_no_longer(self)
         return max_bytes
 
-    def tell(self, sizes: Sequence[int]) -> None:
+    def report(self, sizes: Sequence[int]) -> None:
         """A read has brought messages of these sizes."""
-        self._budget.tell(self, sizes, sum(self._in_handlers.values()))
+        self._budget.report(self, sizes, sum(self._in_handlers.values()))
 
     def begin(self, msg: MqMessage) -> None:
         """It may be in a handler until its `end`, however many reads come meanwhile."""

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Literal
 
 from conquiet.consume.dead_letter import (
@@ -13,8 +14,8 @@ from conquiet.consume.dead_letter import (
     GivenUp,
     as_read,
     malformed_content,
-    raw_content,
     short_text,
+    writable_content,
 )
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement, Skipped
 from conquiet.errors import MalformedEntry
@@ -153,10 +154,13 @@ class SettlementRules:
         place = (msg.id, msg.delivery_count, delay)
         if self.mode == "in_place":
             return Settlement("retry", *place, json.dumps(kept), outcome="retried")
-        item = _item(msg, kept)
-        if item is None:
+        origin = {"original_id": msg.original_id, "for_group": msg.group}
+        try:
+            copy = msg.envelope.copied(attempt=msg.attempt, **origin, failure=kept).encode()
+        except (TypeError, ValueError):
+            # Some JSON can be read but not written again, as a lone surrogate.
             return self._dead_letter(msg, cause, now_ms)
-        return Settlement("requeue", *place, item, outcome="retried")
+        return Settlement("requeue", *place, f"{msg.partition}:".encode() + copy, outcome="retried")
 
     def _dead_letter(
         self, msg: MqMessage, cause: Cause, now_ms: int, *, attempts: int | None = None
@@ -176,27 +180,13 @@ class SettlementRules:
             "dead_letter",
             msg.id,
             msg.delivery_count,
-            given_up.letter(cause, _content(msg)),
+            given_up.letter(cause, writable_content(partial(_content, msg), msg.data)),
             outcome="dead_lettered",
             reason=f"{cause.error_type}: {cause.message}",
         )
 
 
 def _content(msg: MqMessage) -> dict[str, Any]:
-    try:
-        envelope = msg.envelope.encode()
-        same = as_read(msg.data, envelope, encode_payload(msg.payload))
-        return {"headers": dict(msg.headers), **same, "envelope": json.loads(envelope)}
-    except (TypeError, ValueError):
-        # Some JSON can be read but not written again, as a lone surrogate: the bytes as they came.
-        return raw_content([(b"data", msg.data)])
-
-
-def _item(msg: MqMessage, failure: Mapping[str, Any]) -> bytes | None:
-    try:
-        copy = msg.envelope.copied(
-            attempt=msg.attempt, original_id=msg.original_id, for_group=msg.group, failure=failure
-        )
-        return f"{msg.partition}:".encode() + copy.encode()
-    except (TypeError, ValueError):
-        return None
+    envelope = msg.envelope.encode()
+    same = as_read(msg.data, envelope, encode_payload(msg.payload))
+    return {"headers": dict(msg.headers), **same, "envelope": json.loads(envelope)}

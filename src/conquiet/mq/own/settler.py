@@ -49,24 +49,22 @@ class Settler:
             raise
         for settlement, has_effect in zip(settlements, effects, strict=True):
             settlement.is_refused, settlement.is_done = not has_effect, True
-            self._settled(settlement)
+            entry_id = settlement.entry_id
+            if settlement.kind == "begin" and has_effect:
+                self._in_flight[entry_id] = settlement.delivery_count + 1
+                continue
+            self._in_flight.pop(entry_id, None)
+            self._room.end(entry_id)
+            if settlement.kind == "retry" and has_effect:
+                self._redeliveries.retries.scheduled(int(settlement.first))
+            elif settlement.kind == "retry":
+                # It waits no more, so nothing else would open its key.
+                self._redeliveries.freed += self._redeliveries.blocked.unblock(entry_id)
+            self.has_worked = self.has_worked or has_effect
+            if not has_effect:
+                text, extra = "entry %s of %s was claimed by another consumer", self._partition.extra
+                _log.warning(text, entry_id, self._partition, extra=extra(message_id=entry_id))
         self.has_worked = self.has_worked or (size > 0 and not batch)
         self._metrics.settled(settlements, time.monotonic() - started)
         self._metrics.count("conquiet_mq_in_flight", len(self._in_flight) + len(batch.messages))
         return batch
-
-    def _settled(self, settlement: Settlement) -> None:
-        if settlement.kind == "begin" and not settlement.is_refused:
-            self._in_flight[settlement.entry_id] = settlement.delivery_count + 1
-            return
-        self._in_flight.pop(settlement.entry_id, None)
-        self._room.end(settlement.entry_id)
-        if settlement.kind == "retry" and settlement.is_refused:
-            # It waits no more, so nobody would open its key.
-            self._redeliveries.freed += self._redeliveries.blocked.unblock(settlement.entry_id)
-        elif settlement.kind == "retry":
-            self._redeliveries.retries.scheduled(int(settlement.first))
-        self.has_worked = self.has_worked or not settlement.is_refused
-        if settlement.is_refused:
-            text, entry_id = "entry %s of %s was claimed by another consumer", settlement.entry_id
-            _log.warning(text, entry_id, self._partition, extra=self._partition.extra(message_id=entry_id))

@@ -96,9 +96,10 @@ local function claim(stream, group, owner, id, count, failures)
   return {entry[1], entry[2], count, redis.call('HGET', failures, id) or ''}
 end
 
--- An empty stream, unless the key is there.
+-- An empty stream, unless the key is there. Also on a full server: a topic that lacks one is not consumed.
 local function create_stream(key)
   if redis.call('EXISTS', key) == 0 then
+    open_when_full('XDEL', key, '0-0')
     redis.call('XGROUP', 'CREATE', key, 'created', '$', 'MKSTREAM')
     redis.call('XGROUP', 'DESTROY', key, 'created')
   end

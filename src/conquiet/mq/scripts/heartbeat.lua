@@ -1,4 +1,4 @@
--- Says that a member lives and how many partitions it may own, forgets those that are silent, and tells who is there.
+-- Says that a member lives and how many partitions it may own, forgets those that are silent, and returns who is there.
 --
 -- KEYS[1] the members   KEYS[2] the limits of those that have one
 -- ARGV[1] the member   ARGV[2] time to live, ms; 0 to leave   ARGV[3] now, ms, or ''

@@ -38,10 +38,7 @@ class HashPartitioner:
     def partition_for(self, key: str | None, partition_count: int) -> int:
         if key is None:
             return self._keyless.partition_for(None, partition_count)
-        return self._partition_of(stable_hash(key), partition_count)
-
-    def _partition_of(self, hashed: int, partition_count: int) -> int:
-        return hashed % partition_count
+        return stable_hash(key) % partition_count
 
 
 class ConsistentHashPartitioner(HashPartitioner):
@@ -51,9 +48,11 @@ class ConsistentHashPartitioner(HashPartitioner):
         >>> producer = Producer(client, partitioner=ConsistentHashPartitioner())
     """
 
-    def _partition_of(self, hashed: int, partition_count: int) -> int:
+    def partition_for(self, key: str | None, partition_count: int) -> int:
+        if key is None:
+            return self._keyless.partition_for(None, partition_count)
         # Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm".
-        bucket, jump = -1, 0
+        hashed, bucket, jump = stable_hash(key), -1, 0
         while jump < partition_count:
             bucket = jump
             hashed = (hashed * 2862933555777941757 + 1) & 0xFFFFFFFFFFFFFFFF

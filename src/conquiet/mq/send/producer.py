@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
 from conquiet.arguments import check_non_negative_int, check_positive_int
-from conquiet.errors import TopicError
 from conquiet.mq.envelope import Envelope
 from conquiet.mq.metrics import count_produced
 from conquiet.mq.scripts import OnceEntry, delay, send_all_once, send_once
@@ -234,8 +233,7 @@ def _envelope(
     # True and 1.0 are in a range too, but the streams of their names would have no reader.
     if type(partition) is not int:
         raise TypeError(f"partition must be an int, got {partition!r}")
-    if partition not in topic.partitions:
-        raise TopicError(topic.name, f"has no partition {partition}, only 0 to {topic.partition_count - 1}")
+    topic.check_partition(partition)
     return Envelope(
         topic=topic.name,
         partition=partition,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from conquiet.page.actions.jobs import Done, Progress
 from conquiet.page.query import Query
@@ -24,6 +24,23 @@ class Preview:
     more: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A field that the user may still change before an action."""
+
+    name: str
+    label: str
+    hint: str
+    value: str = ""
+
+    def with_value(self, value: str | None) -> Option:
+        """The same with what was given."""
+        return replace(self, value=value or "")
+
+
+RATE_OPTION = Option("per_second", "At most so many per second", "as fast as it goes")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One change that was asked for, with everything that it needs."""
@@ -40,10 +57,9 @@ class Plan:
     back: str
     #: Whether something is gone afterwards.
     destroys: bool = False
-    #: Fields that the user may still change: name, label, value, hint.
-    options: tuple[tuple[str, str, str, str], ...] = field(default=())
+    options: tuple[Option, ...] = ()
     #: What the form sends beside what was asked for: what comes after the question is not changed by it.
-    hidden: tuple[tuple[str, str], ...] = field(default=())
+    hidden: tuple[tuple[str, str], ...] = ()
     #: Changes nothing.
     preview: Callable[[], Preview]
     run: Callable[[Progress], Done]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from conquiet.mq import MqAdmin
-from conquiet.page.actions.action import Action, Plan, Preview
+from conquiet.page.actions.action import Action, Option, Plan, Preview
 from conquiet.page.actions.jobs import Done, Progress
 from conquiet.page.commands import command, ids_of
 from conquiet.page.query import Query, address
 from conquiet.page.site import Site
 
 
-def _plan_prune(site: Site, query: Query) -> Plan:
+def plan_prune(site: Site, query: Query) -> Plan:
+    """Forget the consumers of a group that have ended."""
     name, group = query.needed("name"), query.needed("group")
     admin = MqAdmin(site.client)
 
@@ -35,7 +36,8 @@ def _plan_prune(site: Site, query: Query) -> Plan:
     )
 
 
-def _plan_trim(site: Site, query: Query) -> Plan:
+def plan_trim(site: Site, query: Query) -> Plan:
+    """Remove what every group has finished, but for the newest entries."""
     name, keep = query.needed("name"), query.number("keep", 10_000, most=10**12)
     admin = MqAdmin(site.client)
 
@@ -60,14 +62,15 @@ def _plan_trim(site: Site, query: Query) -> Plan:
         command=command("trim", name, keep=keep, yes=True),
         back=address("/topic", {"name": name}),
         destroys=True,
-        options=(("keep", "Entries to keep in each partition", str(keep), "10000"),),
+        options=(Option("keep", "Entries to keep in each partition", "10000", str(keep)),),
         preview=preview,
         run=run,
     )
 
 
-def _plan_cancel(site: Site, query: Query) -> Plan:
-    name, ids = query.needed("name"), query.all("id")
+def plan_cancel(site: Site, query: Query) -> Plan:
+    """Delete delayed messages."""
+    name, ids = query.needed("name"), query.chosen()
     admin = MqAdmin(site.client)
 
     def run(progress: Progress) -> Done:
@@ -91,4 +94,4 @@ def _plan_cancel(site: Site, query: Query) -> Plan:
     )
 
 
-ACTIONS = (Action("prune", _plan_prune), Action("trim", _plan_trim), Action("cancel-delayed", _plan_cancel))
+ACTIONS = (Action("prune", plan_prune), Action("trim", plan_trim), Action("cancel-delayed", plan_cancel))

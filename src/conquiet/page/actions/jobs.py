@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -46,6 +47,15 @@ class Progress:
     def wait(self, seconds: float) -> bool:
         """Wait; whether the job is to stop."""
         return self._is_stopping.wait(seconds)
+
+    def paced(self, ids: Iterable[str], per_second: float | None) -> Iterator[str]:
+        """The ids, as fast as they may be taken, until the job is to stop."""
+        began = time.monotonic()
+        for number, one in enumerate(ids):
+            wait_s = 0.0 if per_second is None else began + number / per_second - time.monotonic()
+            if self.is_stopping or (wait_s > 0 and self.wait(wait_s)):
+                return
+            yield one
 
 
 Run = Callable[[Progress], Done]

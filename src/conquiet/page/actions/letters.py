@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from conquiet.mq import DeadLetters, Topics
-from conquiet.page.actions.action import Action, Plan, Preview
+from conquiet.page.actions.action import RATE_OPTION, Action, Plan, Preview
 from conquiet.page.actions.jobs import Done, Progress
 from conquiet.page.commands import command, ids_of
 from conquiet.page.query import Query, address
@@ -36,151 +35,117 @@ def filter_options(query: Query) -> dict[str, str | None]:
     return {name: query.text(name) for name in ("error_type", "group", "since", "until")}
 
 
-def _plan_replay(site: Site, query: Query) -> Plan:
-    name, ids, which = query.needed("name"), query.all("id"), which_of(query)
-    rate, to_all = query.rate("per_second"), query.flag("to_all_groups")
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Which dead letters are replayed, and how; those that come after the question are left."""
+
+    letters: DeadLetters
+    #: Chosen ones; else all that match.
+    ids: list[str]
+    which: dict[str, Any]
+    to_all_groups: bool
+    per_second: float | None
+
+    def preview(self) -> Preview:
+        """What would be replayed; of many, how many match."""
+        if not self.ids:
+            # No script for each of many: each says for itself whether it can be replayed.
+            page = self.letters.list(limit=_MOST_COUNTED, most_read=_MOST_COUNTED, **self.which)
+            count, more = len(page.letters), " or more" if page.after else ""
+            text = f"{count:,}{more} dead letters match and would be replayed, those that are there now."
+            is_possible = count > 0 or page.after is not None
+            return Preview(count, text, is_possible=is_possible, more="+" if more else "")
+        report = self.letters.replay_many(self.ids, dry_run=True, to_all_groups=self.to_all_groups)
+        text = f"{report.replayed:,} would be replayed"
+        if report.not_found:
+            text += f"; {len(report.not_found):,} are not there any more"
+        if report.refused:
+            text += f"; {len(report.refused):,} cannot be replayed: {self._why(report.refused[0])}"
+        return Preview(report.replayed, text + ".", is_possible=report.replayed > 0)
+
+    def run(self, progress: Progress) -> Done:
+        """Replay them, one by one, until the job is to stop."""
+        gone, refused = 0, list[str]()
+        for letter_id in progress.paced(self.ids or self._matching(), self.per_second):
+            report = self.letters.replay_many([letter_id], to_all_groups=self.to_all_groups)
+            progress.count += report.replayed
+            gone += len(report.not_found)
+            refused += report.refused
+        text = f"Replayed {progress.count:,} dead letters"
+        if gone:
+            text += f"; {gone:,} were not there any more"
+        if refused:
+            text += f"; {len(refused):,} cannot be replayed and stay: {', '.join(refused[:_SHOWN_REFUSED])}"
+        return Done(progress.count, text + ".", has_refused=bool(refused))
+
+    def _matching(self) -> Iterator[str]:
+        """The ids of letters, the oldest first."""
+        after: str | None = None
+        while True:
+            page = self.letters.list(limit=_PAGE, after=after, **self.which)
+            yield from [letter.id for letter in page.letters]
+            after = page.after
+            if after is None:
+                return
+
+    def _why(self, letter_id: str) -> str:
+        """Why a letter cannot be replayed, by its own words."""
+        letter = self.letters.show(letter_id)
+        if letter.envelope is None:
+            return letter.problem or letter.error_message or "it contains no message that can be read"
+        if self.to_all_groups:
+            return "it lacks its partition"
+        return "its group or its entry is gone; Replay to every group adds a copy for each"
+
+
+def plan_replay(site: Site, query: Query) -> Plan:
+    """Replay one, chosen ones or all that match."""
+    name, ids, which = query.needed("name"), query.chosen(), which_of(query)
+    to_all = query.flag("to_all_groups")
     options = {"per_second": query.text("per_second"), "to_all_groups": to_all}
     if not ids:
         options |= {"all": True, **filter_options(query)}
+    before = asked_at(site, query)
+    until_ms = min(which.get("until_ms", before), before)
     letters = DeadLetters(Topics(site.client).open_existing(name))
-    how: dict[str, Any] = {"to_all_groups": to_all}
-    what, before = _what(ids, which), asked_at(site, query)
-    # Those that come after the question are left.
-    chosen = which | {"until_ms": min(which.get("until_ms", before), before)}
+    replay = Replay(letters, ids, which | {"until_ms": until_ms}, to_all, query.rate("per_second"))
+    kind = which.get("error_type")
+    every = f"all dead letters with {kind}" if kind else f"all dead letters{' that match' if which else ''}"
     return Plan(
-        question=f"Replay {what} of {name}?",
+        question=f"Replay {_named(ids) if ids else every} of {name}?",
         verb="Replay",
         subject=name,
         command=command("dlq", "replay", name, *ids_of(ids), **options, yes=True),
         back=address("/letters", {"name": name}),
-        options=(
-            (
-                "per_second",
-                "At most so many per second",
-                query.text("per_second") or "",
-                "as fast as it goes",
-            ),
-        ),
-        preview=partial(_preview_replay, letters, ids, which, how),
+        options=(RATE_OPTION.with_value(query.text("per_second")),),
         hidden=() if ids else (("before", str(before)),),
-        run=partial(_replay, letters, ids, chosen, rate, how),
+        preview=replay.preview,
+        run=replay.run,
     )
 
 
-def _preview_replay(
-    letters: DeadLetters, ids: list[str], which: dict[str, Any], how: dict[str, Any]
-) -> Preview:
-    if ids:
-        report = letters.replay_many(ids, dry_run=True, **how)
-    else:
-        # No script for each of many: they are counted, and each says for itself whether it can be replayed.
-        page = letters.list(limit=_MOST_COUNTED, most_read=_MOST_COUNTED, **which)
-        more = " or more" if page.after else ""
-        count = len(page.letters)
-        text = f"{count:,}{more} dead letters match and would be replayed, those that are there now"
-        is_possible = count > 0 or page.after is not None
-        return Preview(count, text + ".", is_possible=is_possible, more="+" if more else "")
-    text = f"{report.replayed:,} would be replayed"
-    if report.not_found:
-        text += f"; {len(report.not_found):,} are not there any more"
-    if report.refused:
-        text += f"; {len(report.refused):,} cannot be replayed: {_why(letters, report.refused[0], how)}"
-    return Preview(report.replayed, text + ".", is_possible=report.replayed > 0)
-
-
-def _why(letters: DeadLetters, letter_id: str, how: dict[str, Any]) -> str:
-    """Why a letter cannot be replayed, by its own words."""
-    letter = letters.show(letter_id)
-    if letter.envelope is None:
-        return letter.problem or letter.error_message or "it contains no message that can be read"
-    if how["to_all_groups"]:
-        return "it lacks its partition"
-    return "its group or its entry is gone; conquiet dlq replay --to-all-groups adds a copy for every group"
-
-
-def _replay(
-    letters: DeadLetters,
-    ids: list[str],
-    which: dict[str, Any],
-    per_second: float | None,
-    how: dict[str, Any],
-    progress: Progress,
-) -> Done:
-    replayed, gone, refused = 0, 0, list[str]()
-    chosen = iter(ids) if ids else _matching(letters, which)
-    for letter_id in _paced(chosen, per_second, progress):
-        report = letters.replay_many([letter_id], **how)
-        replayed, gone = replayed + report.replayed, gone + len(report.not_found)
-        refused += report.refused
-        progress.count = replayed
-    text = f"Replayed {replayed:,} dead letters"
-    if gone:
-        text += f"; {gone:,} were not there any more"
-    if refused:
-        shown = ", ".join(refused[:_SHOWN_REFUSED])
-        text += f"; {len(refused):,} cannot be replayed and stay: {shown}"
-    return Done(replayed, text + ".", has_refused=bool(refused))
-
-
-def _matching(letters: DeadLetters, which: dict[str, Any]) -> Iterator[str]:
-    """The ids of letters, the oldest first."""
-    after: str | None = None
-    while True:
-        page = letters.list(limit=_PAGE, after=after, **which)
-        yield from [letter.id for letter in page.letters]
-        after = page.after
-        if after is None:
-            return
-
-
-def _paced(ids: Iterator[str], per_second: float | None, progress: Progress) -> Iterator[str]:
-    began = time.monotonic()
-    for number, letter_id in enumerate(ids):
-        wait_s = 0.0 if per_second is None else began + number / per_second - time.monotonic()
-        if progress.is_stopping or (wait_s > 0 and progress.wait(wait_s)):
-            return
-        yield letter_id
-
-
-def _plan_purge(site: Site, query: Query) -> Plan:
-    name, ids = query.needed("name"), query.all("id")
-    age = query.text("older_than")
-    is_all = not ids and age is None
-    before = asked_at(site, query) - (query.duration("older_than") or 0)
+def plan_purge(site: Site, query: Query) -> Plan:
+    """Delete chosen ones, or all."""
+    name, ids, asked_ms = query.needed("name"), query.chosen(), asked_at(site, query)
     letters = DeadLetters(Topics(site.client).open_existing(name))
-    what = _what(ids, {}) if ids else "all dead letters" if is_all else f"dead letters older than {age}"
-
-    def purge(*, dry_run: bool = False) -> int:
-        if ids:
-            return letters.purge(ids, dry_run=dry_run)
-        # Those that come after the question are left.
-        return letters.purge(older_than_ms=max(0, site.now_ms() - before), dry_run=dry_run)
 
     def preview() -> Preview:
-        more = ""
-        if ids:
-            count = purge(dry_run=True)
-        elif is_all:
-            count = letters.count()
-        else:
-            page = letters.list(limit=_MOST_COUNTED, most_read=_MOST_COUNTED, until_ms=before)
-            count, more = len(page.letters), " or more" if page.after else ""
-        return Preview(
-            count, f"{count:,}{more} dead letters would be deleted for good.", is_possible=count > 0
-        )
+        count = letters.purge(ids, dry_run=True) if ids else letters.count()
+        return Preview(count, f"{count:,} dead letters would be deleted for good.", is_possible=count > 0)
 
     def run(progress: Progress) -> Done:
-        progress.count = purge()
+        # Those that come after the question are left.
+        progress.count = letters.purge(ids) if ids else letters.purge(until_ms=asked_ms)
         return Done(progress.count, f"Deleted {progress.count:,} dead letters for good.")
 
     return Plan(
-        question=f"Delete {what} of {name} for good?",
+        question=f"Delete {_named(ids) if ids else 'all dead letters'} of {name} for good?",
         verb="Delete for good",
         subject=name,
-        command=command("dlq", "purge", name, *ids_of(ids), older_than=age, all=is_all, yes=True),
+        command=command("dlq", "purge", name, *ids_of(ids), all=not ids, yes=True),
         back=address("/letters", {"name": name}),
         destroys=True,
-        hidden=() if ids else (("before", str(asked_at(site, query))),),
+        hidden=() if ids else (("before", str(asked_ms)),),
         preview=preview,
         run=run,
     )
@@ -191,19 +156,8 @@ def asked_at(site: Site, query: Query) -> int:
     return query.number("before", 0, most=2**53) or site.now_ms()
 
 
-def _what(ids: list[str], which: dict[str, Any]) -> str:
-    if len(ids) == 1:
-        return f"dead letter {ids[0]}"
-    if ids:
-        return f"{len(ids):,} dead letters"
-    kind = which.get("error_type")
-    return (
-        f"all dead letters with {kind}"
-        if kind
-        else "all dead letters that match"
-        if which
-        else "all dead letters"
-    )
+def _named(ids: list[str]) -> str:
+    return f"dead letter {ids[0]}" if len(ids) == 1 else f"{len(ids):,} dead letters"
 
 
-ACTIONS = (Action("replay", _plan_replay), Action("purge", _plan_purge))
+ACTIONS = (Action("replay", plan_replay), Action("purge", plan_purge))

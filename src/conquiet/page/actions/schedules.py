@@ -10,9 +10,17 @@ from conquiet.page.query import Query, address
 from conquiet.page.site import Site
 
 
-def _plan_enable(site: Site, query: Query) -> Plan:
+def plan_enable(site: Site, query: Query) -> Plan:
+    """Enable a schedule, or disable it."""
     name, is_enabled = query.needed("name"), query.flag("enabled")
     verb = "enable" if is_enabled else "disable"
+
+    def preview() -> Preview:
+        from conquiet.tasks import UnknownScheduleError
+
+        if site.app.schedules.store.read(name)[1] is None:
+            raise UnknownScheduleError(name)
+        return Preview(1, effect)
 
     def run(progress: Progress) -> Done:
         site.app.schedules.enable(name, is_enabled=is_enabled)
@@ -30,12 +38,13 @@ def _plan_enable(site: Site, query: Query) -> Plan:
         subject=f"schedule {name}",
         command=command("schedule", verb, name, **site.command_options),
         back=address("/schedule", {"name": name}),
-        preview=lambda: Preview(1, effect),
+        preview=preview,
         run=run,
     )
 
 
-def _plan_run(site: Site, query: Query) -> Plan:
+def plan_run(site: Site, query: Query) -> Plan:
+    """Enqueue one more occurrence of a schedule."""
     name = query.needed("name")
 
     def preview() -> Preview:
@@ -61,4 +70,4 @@ def _plan_run(site: Site, query: Query) -> Plan:
     )
 
 
-ACTIONS = (Action("enable-schedule", _plan_enable), Action("run-schedule", _plan_run))
+ACTIONS = (Action("enable-schedule", plan_enable), Action("run-schedule", plan_run))

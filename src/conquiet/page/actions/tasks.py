@@ -2,110 +2,85 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
-from conquiet.page.actions.action import Action, Plan, Preview
+from conquiet.page.actions.action import RATE_OPTION, Action, Plan, Preview
 from conquiet.page.actions.jobs import Done, Progress
 from conquiet.page.actions.letters import asked_at
 from conquiet.page.commands import command, ids_of
 from conquiet.page.query import Query, address
 from conquiet.page.site import Site
 
-if TYPE_CHECKING:
-    from conquiet.tasks import TaskApp
 
-_MOST_COUNTED = 1_000
-
-
-def _which(query: Query) -> dict[str, Any]:
-    given = {"error_type": query.text("error_type"), "task": query.text("task")}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _plan_retry(site: Site, query: Query) -> Plan:
-    queue, ids, which, rate = query.needed("queue"), query.all("id"), _which(query), query.rate("per_second")
-    before = asked_at(site, query)
+def plan_retry(site: Site, query: Query) -> Plan:
+    """Enqueue the tasks of chosen dead letters again, or of all that match."""
+    queue, ids, before = query.needed("queue"), query.chosen(), asked_at(site, query)
+    rate = query.rate("per_second")
     options: dict[str, object] = {**site.command_options, "queue": queue, "yes": True}
     if not ids:
-        options |= {"all": True, **which, "per_second": query.text("per_second")}
+        options |= {"all": True, "per_second": query.text("per_second")}
 
     def preview() -> Preview:
         if ids:
-            return Preview(len(ids), f"{len(ids):,} tasks would be enqueued again, each with a new id.")
-        report = site.app.control.retry_all(queue=queue, dry_run=True, limit=_MOST_COUNTED, **which)
-        more = " or more" if len(report.retried) == _MOST_COUNTED else ""
-        text = f"{len(report.retried):,}{more} tasks would be enqueued again, each with a new id."
-        if report.refused:
-            text += f" {len(report.refused):,} cannot be: {report.refused[0][1]}."
-        return Preview(len(report.retried), text, is_possible=bool(report.retried))
+            there = [one for one in ids if site.app.control.letter(one, queue=queue) is not None]
+            text = f"{len(there):,} tasks would be enqueued again, each with a new id."
+            if len(there) < len(ids):
+                text += f" {len(ids) - len(there):,} are not there any more."
+            return Preview(len(there), text, is_possible=bool(there))
+        count = site.app.control.queue(queue).dead_letters
+        text = f"{count:,} tasks would be enqueued again, each with a new id; what contains no task stays."
+        return Preview(count, text, is_possible=count > 0)
 
     def run(progress: Progress) -> Done:
-        return _retry(
-            site.app, queue, ids or _waiting(site.app, queue, which | {"until_ms": before}), rate, progress
-        )
+        from conquiet.tasks import DeadLetterError
+        from conquiet.tasks.control.letters import matching_letters
+
+        app, refused, last = site.app, list[str](), ""
+        names: Iterable[str] = ids
+        if not ids:
+            # Those that come after the question are left.
+            letters = matching_letters(app.client, app.keys(queue), until_ms=before)
+            names = (letter.id for letter in letters)
+        for name in progress.paced(names, rate):
+            try:
+                last = app.control.retry(name, queue=queue)
+                progress.count += 1
+            except DeadLetterError as error:
+                refused.append(f"{name}: {error.reason}")
+        text = f"Enqueued {progress.count:,} tasks again"
+        text += f", as {last}" if progress.count == 1 else ""
+        text += f"; {len(refused):,} cannot be, {refused[0]}" if refused else ""
+        return Done(progress.count, text + ".", has_refused=bool(refused))
 
     return Plan(
-        question=f"Retry {f'{len(ids):,} tasks' if ids else 'all dead letters that match'} of queue {queue}?",
+        question=f"Retry {f'{len(ids):,} tasks' if ids else 'all dead letters'} of queue {queue}?",
         verb="Retry",
         subject=f"queue {queue}",
         command=command("tasks", "retry", *ids_of(ids), **options),
         back=address("/queue", {"name": queue, "where": "dead_lettered"}),
         hidden=() if ids else (("before", str(before)),),
-        options=()
-        if ids
-        else (
-            (
-                "per_second",
-                "At most so many per second",
-                query.text("per_second") or "",
-                "as fast as it goes",
-            ),
-        ),
+        options=() if ids else (RATE_OPTION.with_value(query.text("per_second")),),
         preview=preview,
         run=run,
     )
 
 
-def _waiting(app: TaskApp, queue: str, which: dict[str, Any]) -> Iterator[str]:
-    """The letters that are there now."""
-    from conquiet.tasks.control.letters import matching_letters
-
-    return (letter.id for letter in matching_letters(app.client, app.keys(queue), **which))
-
-
-def _retry(app: TaskApp, queue: str, ids: Any, per_second: float | None, progress: Progress) -> Done:
-    from conquiet.tasks import DeadLetterError
-
-    began, refused, last = time.monotonic(), list[str](), ""
-    for number, name in enumerate(ids):
-        wait_s = 0.0 if per_second is None else began + number / per_second - time.monotonic()
-        if progress.is_stopping or (wait_s > 0 and progress.wait(wait_s)):
-            break
-        try:
-            last = app.control.retry(name, queue=queue)
-            progress.count += 1
-        except DeadLetterError as error:
-            refused.append(f"{name}: {error.reason}")
-    text = f"Enqueued {progress.count:,} tasks again"
-    text += f", as {last}" if progress.count == 1 else ""
-    text += f"; {len(refused):,} cannot be, {refused[0]}" if refused else ""
-    return Done(progress.count, text + ".", has_refused=bool(refused))
-
-
-def _plan_purge(site: Site, query: Query) -> Plan:
-    queue, ids, before = query.needed("queue"), query.all("id"), asked_at(site, query)
+def plan_purge(site: Site, query: Query) -> Plan:
+    """Delete chosen dead letters, or all."""
+    queue, ids, before = query.needed("queue"), query.chosen(), asked_at(site, query)
     options: dict[str, object] = {**site.command_options, "queue": queue, "all": not ids, "yes": True}
 
     def preview() -> Preview:
-        count = len(ids) or site.app.control.queue(queue).dead_letters
+        control = site.app.control
+        count = control.purge(ids, queue=queue, dry_run=True) if ids else control.queue(queue).dead_letters
         return Preview(count, f"{count:,} dead letters would be deleted for good.", is_possible=count > 0)
 
     def run(progress: Progress) -> Done:
+        control = site.app.control
         # Those that come after the question are left.
-        older_than_ms = None if ids else max(0, site.now_ms() - before)
-        progress.count = site.app.control.purge(ids or None, queue=queue, older_than_ms=older_than_ms)
+        progress.count = (
+            control.purge(ids, queue=queue) if ids else control.purge(queue=queue, until_ms=before)
+        )
         return Done(progress.count, f"Deleted {progress.count:,} dead letters for good.")
 
     return Plan(
@@ -121,8 +96,18 @@ def _plan_purge(site: Site, query: Query) -> Plan:
     )
 
 
-def _plan_revoke(site: Site, query: Query) -> Plan:
-    queue, ids, terminate = query.needed("queue"), query.all("id"), query.flag("terminate")
+def plan_revoke(site: Site, query: Query) -> Plan:
+    """Have tasks not run, or interrupt them."""
+    queue, ids, terminate = query.needed("queue"), query.chosen(), query.flag("terminate")
+
+    def preview() -> Preview:
+        states = [site.app.results.status(one, queue) for one in ids]
+        open_ones = [status for status in states if status is None or not status.state.is_final]
+        how = "raises TaskRevokedError in it" if terminate else "one that runs goes on to its end"
+        text = f"{len(open_ones):,} would not run, nor be tried again; {how}."
+        if len(open_ones) < len(ids):
+            text += f" {len(ids) - len(open_ones):,} have ended, and stay as they are."
+        return Preview(len(open_ones), text, is_possible=bool(open_ones))
 
     def run(progress: Progress) -> Done:
         for task_id in ids:
@@ -132,28 +117,21 @@ def _plan_revoke(site: Site, query: Query) -> Plan:
         text = f"Revoked {progress.count:,} tasks" + (f"; {had_ended:,} had ended." if had_ended else ".")
         return Done(progress.count, text)
 
-    how = "raises TaskRevokedError in it" if terminate else "one that runs goes on to its end"
+    options: dict[str, object] = {**site.command_options, "queue": queue, "terminate": terminate, "yes": True}
     return Plan(
         question=f"Revoke {'task ' + ids[0] if len(ids) == 1 else f'{len(ids):,} tasks'} of queue {queue}?",
         verb="Revoke",
         subject=f"queue {queue}",
-        command=command(
-            "tasks",
-            "revoke",
-            *ids_of(ids),
-            **site.command_options,
-            queue=queue,
-            terminate=terminate,
-            yes=True,
-        ),
-        back=address("/task", {"queue": queue, "id": ids[0] if ids else ""}),
+        command=command("tasks", "revoke", *ids_of(ids), **options),
+        back=address("/task", {"queue": queue, "id": ids[0]}) if ids else address("/queue", {"name": queue}),
         destroys=True,
-        preview=lambda: Preview(len(ids), f"It will not run, nor be tried again; {how}.", bool(ids)),
+        preview=preview,
         run=run,
     )
 
 
-def _plan_pause(site: Site, query: Query) -> Plan:
+def plan_pause(site: Site, query: Query) -> Plan:
+    """Have no worker begin a task of a queue, or let them go on."""
     queue, is_paused = query.needed("queue"), query.flag("paused")
     verb = "pause" if is_paused else "resume"
 
@@ -161,9 +139,8 @@ def _plan_pause(site: Site, query: Query) -> Plan:
         control = site.app.control
         answers = control.pause(queue) if is_paused else control.resume(queue)
         progress.count = sum(answer is not None for answer in answers.values())
-        return Done(
-            progress.count, f"Queue {queue} is {verb}d; {progress.count:,} worker processes have answered."
-        )
+        text = f"Queue {queue} is {verb}d; {progress.count:,} worker processes have answered."
+        return Done(progress.count, text)
 
     effect = "no worker begins a further task of it; those that run go on" if is_paused else "workers go on"
     return Plan(
@@ -177,34 +154,42 @@ def _plan_pause(site: Site, query: Query) -> Plan:
     )
 
 
-def _plan_stop(site: Site, query: Query) -> Plan:
-    names, hard = query.all("worker"), query.flag("hard")
+def plan_stop(site: Site, query: Query) -> Plan:
+    """Have workers end."""
+    # Without one, all workers would be asked.
+    query.needed("worker")
+    names = query.all("worker")
 
     def run(progress: Progress) -> Done:
-        answers = site.app.control.shutdown(names, hard=hard)
+        answers = site.app.control.shutdown(names)
         progress.count = sum(answer is not None for answer in answers.values())
         return Done(progress.count, f"{progress.count:,} of {len(names):,} workers have answered, and end.")
+
+    def preview() -> Preview:
+        from conquiet.tasks.control.workers import live_workers
+
+        workers = live_workers(site.client, site.settings.namespace, forgets_ended=False)
+        alive = {one.name for one in workers}.intersection(names)
+        text = f"{len(alive):,} of {len(names):,} are alive, and would end after the tasks that run; "
+        text += "what they have read and not begun is free for others."
+        return Preview(len(alive), text, is_possible=bool(alive))
 
     return Plan(
         question=f"Stop {', '.join(names)}?",
         verb="Stop",
         subject="workers",
-        command=command("workers", "stop", *names, **site.command_options, hard=hard, yes=True),
+        command=command("workers", "stop", *names, **site.command_options, yes=True),
         back="/workers",
         destroys=True,
-        preview=lambda: Preview(
-            len(names),
-            "Ends after the tasks that run; what it has read and not begun is free for others.",
-            bool(names),
-        ),
+        preview=preview,
         run=run,
     )
 
 
 ACTIONS = (
-    Action("retry-tasks", _plan_retry),
-    Action("purge-tasks", _plan_purge),
-    Action("revoke", _plan_revoke),
-    Action("pause", _plan_pause),
-    Action("stop-workers", _plan_stop),
+    Action("retry-tasks", plan_retry),
+    Action("purge-tasks", plan_purge),
+    Action("revoke", plan_revoke),
+    Action("pause", plan_pause),
+    Action("stop-workers", plan_stop),
 )

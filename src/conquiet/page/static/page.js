@@ -51,20 +51,51 @@
     }
   }
 
+  // A browser opens few connections to a host: a page that is not looked at gives its own back.
   function listen() {
     const address = body.dataset.live || body.dataset.tail;
     if (!address || !window.EventSource) return;
-    const source = new EventSource(address);
-    source.addEventListener("open", () => say("live", "live"));
-    source.addEventListener("error", () => say("not connected", "lost"));
-    source.addEventListener("problem", (event) => say(JSON.parse(event.data), "lost"));
-    source.addEventListener("view", (event) => {
-      if (isPaused) return;
-      update(JSON.parse(event.data));
-      say("live", "live");
-    });
-    source.addEventListener("message", (event) => addRow(event.data));
-    window.addEventListener("pagehide", () => source.close());
+    let source = null, timer = 0, wasOpen = false;
+
+    function close() {
+      window.clearTimeout(timer);
+      timer = 0;
+      if (source) source.close();
+      source = null;
+    }
+
+    function open() {
+      if (source || document.hidden) return;
+      source = new EventSource(address + (wasOpen && body.dataset.tail ? "&again=1" : ""));
+      source.addEventListener("open", () => {
+        wasOpen = true;
+        window.clearTimeout(timer);
+        timer = 0;
+        if (!isPaused) say("live", "live");
+      });
+      source.addEventListener("error", () => {
+        if (source.readyState === EventSource.CLOSED) {
+          close();
+          say("not connected", "lost");
+          timer = window.setTimeout(open, 10000);
+        } else if (!timer) {
+          // The server ends it from time to time; the browser opens it again at once.
+          timer = window.setTimeout(() => say("not connected", "lost"), 5000);
+        }
+      });
+      source.addEventListener("problem", (event) => say(JSON.parse(event.data), "lost"));
+      source.addEventListener("view", (event) => {
+        if (isPaused) return;
+        update(JSON.parse(event.data));
+        say("live", "live");
+      });
+      source.addEventListener("message", (event) => addRow(event.data));
+    }
+
+    document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+    window.addEventListener("pagehide", close);
+    window.addEventListener("pageshow", open);
+    open();
   }
 
   function addRow(data) {
@@ -72,7 +103,9 @@
     if (!rows || !data || isPaused) return;
     const holder = document.createElement("template");
     holder.innerHTML = JSON.parse(data);
-    rows.prepend(holder.content);
+    const row = holder.content.firstElementChild;
+    if (rows.querySelector('[data-id="' + CSS.escape(row.dataset.id) + '"]')) return;
+    rows.prepend(row);
     while (rows.rows.length > 200) rows.deleteRow(-1);
   }
 

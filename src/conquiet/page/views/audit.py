@@ -13,7 +13,7 @@ _ROWS = 100
 
 def read(site: Site, query: Query) -> dict[str, Any]:
     """The last entries, the newest first."""
-    entries = site.audit.last(_ROWS, before=query.text("before"))
+    entries = site.audit.last(_ROWS, before=query.entry_id("before"))
     return {"entries": entries, "before": entries[-1].id if len(entries) == _ROWS else None}
 
 

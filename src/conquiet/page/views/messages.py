@@ -50,13 +50,18 @@ def read_one(site: Site, query: Query) -> dict[str, Any]:
     """One message in full, and what became of it in each group."""
     name, browser = query.needed("name"), MessageBrowser(site.client)
     message = browser.message(name, query.needed("id"))
+    if message.problem is None:
+        payload = site.mask.as_json(message.payload, indent=2)
+    else:
+        fields = (message.fields or {}).items()
+        payload = site.mask.raw("\n".join(f"{field}: {value}" for field, value in fields))
     return {
         "name": name,
         "message": message,
         "places": browser.places(name, message),
         "partitions": Topics(site.client).open(name).partition_count,
         "headers": site.mask.hide(message.headers),
-        "payload": _content_of(site, message),
+        "payload": payload,
         "trace_url": trace_url(site, message.headers),
         "trace_id": trace_id(message.headers),
     }
@@ -73,8 +78,7 @@ def summary_of(site: Site, message: StoredMessage) -> str:
     """A message in one line."""
     if message.problem is not None:
         return f"malformed: {message.problem}"[:_IN_A_ROW]
-    text = site.mask.as_json(message.payload)
-    return text if len(text) <= _IN_A_ROW else text[:_IN_A_ROW] + "…"
+    return site.mask.as_json(message.payload, longest=_IN_A_ROW)
 
 
 def trace_id(headers: Mapping[str, str]) -> str | None:
@@ -89,12 +93,6 @@ def trace_url(site: Site, headers: Mapping[str, str]) -> str | None:
     if found is None or site.settings.trace_url is None:
         return None
     return site.settings.trace_url.replace("{trace_id}", found)
-
-
-def _content_of(site: Site, message: StoredMessage) -> str:
-    if message.problem is None:
-        return site.mask.as_json(message.payload, indent=2)
-    return site.mask.raw("\n".join(f"{name}: {value}" for name, value in (message.fields or {}).items()))
 
 
 VIEWS = (

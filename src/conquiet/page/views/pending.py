@@ -55,7 +55,7 @@ def read_delayed(site: Site, query: Query) -> dict[str, Any]:
     return {
         "name": name,
         "total": admin.topic(name).delayed,
-        "messages": [(one, site.mask.as_json(one.payload)[:300]) for one in messages],
+        "messages": [(one, site.mask.as_json(one.payload, longest=300)) for one in messages],
     }
 
 

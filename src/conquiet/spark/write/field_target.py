@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types
 
 from conquiet.queue.connection import key_beside
+from conquiet.spark.columns import FIELD_TYPES
 from conquiet.spark.options import WriteOptions
 from conquiet.spark.write.row_hashes import hash_rows
 from conquiet.spark.write.targets import StreamRows, column_of, utf8_of
@@ -20,22 +21,6 @@ _MOST_FIELDS = 1_000
 
 #: MessagePack's heads of an array and of a text, each followed by 4 bytes of length: what the scripts unpack.
 _ARRAY, _TEXT = b"\xdd", b"\xdb"
-
-_AS_TEXT = (
-    types.StringType,
-    types.BinaryType,
-    types.BooleanType,
-    types.ByteType,
-    types.ShortType,
-    types.IntegerType,
-    types.LongType,
-    types.FloatType,
-    types.DoubleType,
-    types.DecimalType,
-    types.DateType,
-    types.TimestampType,
-    types.TimestampNTZType,
-)
 
 
 def field_columns(options: WriteOptions, schema: types.StructType) -> list[str]:
@@ -55,7 +40,7 @@ def field_columns(options: WriteOptions, schema: types.StructType) -> list[str]:
             f"it has no {', '.join(unknown)}"
         )
     for name in names:
-        if not isinstance(kinds[name], _AS_TEXT):
+        if not isinstance(kinds[name], FIELD_TYPES):
             raise TypeError(
                 f"column {name!r} of type {kinds[name].simpleString()} is not one field: "
                 "make it a text with to_json"

@@ -31,6 +31,11 @@ class BeatCollector(Collector):
     """Register it with a Prometheus registry; Redis is read at each scrape, by one script.
 
     If Redis cannot be read, `conquiet_beat_up` is 0 and there is no other figure.
+
+    Examples:
+        >>> from prometheus_client import CollectorRegistry
+        >>> registry = CollectorRegistry()
+        >>> registry.register(BeatCollector(app.client))
     """
 
     def __init__(self, client: Client, namespace: str = "tasks") -> None:

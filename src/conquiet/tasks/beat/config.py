@@ -10,7 +10,12 @@ from conquiet.queue import unique_consumer_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeatConfig:
-    """How a beat runs."""
+    """How a beat runs.
+
+    Examples:
+        >>> config = BeatConfig(lease_ttl_s=30, poll_s=0.5)
+        >>> beat = Beat(app, config)
+    """
 
     #: No other beat has it; host and process by default.
     name: str = field(default_factory=lambda: unique_consumer_name("beat"))

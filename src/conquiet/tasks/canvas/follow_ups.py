@@ -48,7 +48,11 @@ def follow_up_of(meta: Mapping[str, Any], *, state: TaskState, result: bytes | N
     else:
         # Without "result": a worker that knows no payload store cannot go on with a wrong one.
         facts["stored"] = reference.to_json()
-    return json.dumps(facts)
+    try:
+        return json.dumps(facts)
+    except RecursionError:
+        _log.error("what is to follow on a task is nested too deeply to be written: nothing follows")
+        return ""
 
 
 class FollowUps:
@@ -75,15 +79,17 @@ class FollowUps:
         return delayed
 
     def perform(self, keys: QueueKeys, task_id: str, follow_up: str) -> bool:
-        """Do what is to follow on a task, and forget it; what cannot be read stays, and `False` is returned.
+        """Do what is to follow on a task, and forget it; what cannot be done stays, and `False` is returned.
 
         Raises:
             QueueError, PayloadStoreError: it is kept.
         """
         try:
             self._continue(json.loads(follow_up))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            text = "what is to follow on task %s of queue %r cannot be read, and stays"
+        except (QueueError, PayloadStoreError):
+            raise
+        except Exception:  # noqa: BLE001 -- anybody may have written it; the log has why
+            text = "what is to follow on task %s of queue %r cannot be done, and stays"
             _log.warning(text, task_id, keys.queue, exc_info=True)
             return False
         run_command(self._app.client, "HDEL", keys.follow_ups, task_id, stream=keys.prefix, group=None)
@@ -250,7 +256,7 @@ class FollowUps:
 def _written_at(follow_up: bytes) -> float:
     try:
         return float(json.loads(follow_up)["at"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         # Tried, and reported.
         return 0.0
 

@@ -51,7 +51,14 @@ class ControlledApp(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revocation:
-    """What came of revoking a task."""
+    """What came of revoking a task.
+
+    Examples:
+        >>> handle = price.with_options(queue="no-worker").enqueue(2, 50)
+        >>> revoked = handle.revoke()
+        >>> revoked.is_revoked, revoked.state_before
+        (True, <TaskState.QUEUED: 'queued'>)
+    """
 
     task_id: str
     queue: str
@@ -194,10 +201,11 @@ class Control:
         *,
         queue: str,
         older_than_ms: int | None = None,
+        until_ms: int | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Delete dead letters for good, by id or by age; returns how many."""
-        how: dict[str, Any] = {"older_than_ms": older_than_ms, "dry_run": dry_run}
+        """Delete dead letters for good, by id, by age, or up to a time of the server's; returns how many."""
+        how: dict[str, Any] = {"older_than_ms": older_than_ms, "until_ms": until_ms, "dry_run": dry_run}
         return purge_letters(self._app.client, self._keys(queue), names, **how)
 
     def purge_payloads(self, *, queue: str, older_than_ms: int, dry_run: bool = False) -> int:

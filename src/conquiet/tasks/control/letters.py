@@ -11,7 +11,6 @@ from typing import Any, Self, TypedDict, Unpack
 from conquiet.arguments import check_non_negative_int
 from conquiet.queue.connection import Client, as_text, run_command
 from conquiet.queue.message import data_of
-from conquiet.tasks.errors import DeadLetterError
 from conquiet.tasks.keys import QueueKeys
 
 _ID = re.compile(r"(\d{1,20})-\d{1,20}")
@@ -81,19 +80,15 @@ class TaskLetter:
 
 
 def find_letter(client: Client, keys: QueueKeys, name: str) -> TaskLetter | None:
-    """The letter of a task, by its id or that of the task.
-
-    Raises:
-        DeadLetterError: that is no id.
-    """
-    match = _ID.fullmatch(name)
-    if match is None:
-        raise DeadLetterError(keys.queue, name, "an id is written as 1700000000000-0")
-    for letter in read_letters(client, keys, name, name):
-        return letter
-    # A letter is never older than its task; a little is left for clocks that differ.
-    since = max(0, int(match[1]) - 600_000)
-    for letter in read_letters(client, keys, f"{since}-0", "+"):
+    """The letter of a task, by its id or that of the task."""
+    since = 0
+    if match := _ID.fullmatch(name):
+        for letter in read_letters(client, keys, name, name):
+            return letter
+        # A letter is never older than its task; a little is left for clocks that differ. Other ids, as of
+        # schedules and of canvases, may be of any letter.
+        since = max(0, int(match[1]) - 600_000)
+    for letter in read_letters(client, keys, f"{since}-0", "+") if name else ():
         if letter.task_id == name:
             return letter
     return None
@@ -131,22 +126,25 @@ def purge_letters(
     names: Iterable[str] | None = None,
     *,
     older_than_ms: int | None = None,
+    until_ms: int | None = None,
     dry_run: bool = False,
 ) -> int:
-    """Delete letters for good, by id or by age, and return how many; with `dry_run` only count them."""
+    """Delete letters for good, by id, age or time, and return how many; with `dry_run` only count them."""
     stream = keys.dead_letters
-    if names is not None and older_than_ms is None:
+    if sum(given is not None for given in (names, older_than_ms, until_ms)) != 1:
+        raise ValueError("purge needs names or older_than_ms or until_ms, and one of them alone")
+    if names is not None:
         found = [find_letter(client, keys, name) for name in dict.fromkeys(names)]
         letter_ids = [letter.id for letter in found if letter is not None]
         if dry_run or not letter_ids:
             return len(letter_ids)
         return int(run_command(client, "XDEL", stream, *letter_ids, stream=stream, group=None))
-    if names is not None or older_than_ms is None:
-        raise ValueError("purge needs names or older_than_ms, and not both")
-    check_non_negative_int("older_than_ms", older_than_ms)
-    seconds, microseconds = run_command(client, "TIME", stream=stream, group=None)
+    if until_ms is None:
+        check_non_negative_int("older_than_ms", older_than_ms)
+        seconds, microseconds = run_command(client, "TIME", stream=stream, group=None)
+        until_ms = int(seconds) * 1000 + int(microseconds) // 1000 - (older_than_ms or 0)
     # Those of this very millisecond too: an age of 0 means all.
-    before_ms = max(1, int(seconds) * 1000 + int(microseconds) // 1000 - older_than_ms + 1)
+    before_ms = max(1, until_ms + 1)
     if dry_run:
         return sum(1 for _ in read_letters(client, keys, "-", f"({before_ms}-0"))
     return int(

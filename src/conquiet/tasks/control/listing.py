@@ -12,10 +12,12 @@ from conquiet.queue.message import data_of
 from conquiet.tasks.control.letters import read_letters
 from conquiet.tasks.envelope import TaskEnvelope
 from conquiet.tasks.keys import GROUP, PRIORITIES, WAITING, QueueKeys
+from conquiet.tasks.record import TaskState
 
 #: Where a task may be; "ended" is read from the last events of the queue.
 Where = Literal["queued", "in_flight", "waiting", "delayed", "dead_lettered", "ended"]
 PLACES: tuple[str, ...] = get_args(Where)
+_ENDED = frozenset(state.value for state in TaskState if state.is_final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +137,20 @@ class TaskListing:
     def _ended(self, after: str | None, limit: int) -> Iterator[tuple[str, ListedTask]]:
         """The newest first; the queue keeps about its last 10,000 events."""
         entry, _, number = (after or "+:").partition(":")
-        # One entry has all tasks of one call: a page may end in the middle of it.
-        for entry_id, fields in self._run("XREVRANGE", self._keys.events, entry, "-", "COUNT", limit + 1):
-            name = as_text(entry_id)
-            skipped = int(number) if name == entry and number else 0
-            for index, event in enumerate(_events(fields)[skipped:], start=skipped + 1):
-                task_id, task_name, state = event
-                yield (
-                    f"{name}:{index}",
-                    ListedTask(id=task_id, name=task_name, state=state, at_ms=_ms_of(name)),
-                )
+        entries: list[Any] | None = None
+        while entries is None or len(entries) > limit:
+            entries = self._run("XREVRANGE", self._keys.events, entry, "-", "COUNT", limit + 1)
+            # One entry has all tasks of one call: a page may end in the middle of it.
+            for entry_id, fields in entries:
+                name = as_text(entry_id)
+                skipped = int(number) if name == entry and number else 0
+                for index, event in enumerate(_events(fields)[skipped:], start=skipped + 1):
+                    task_id, task_name, state = event
+                    # Other events are of tasks that go on.
+                    if state in _ENDED:
+                        listed = ListedTask(id=task_id, name=task_name, state=state, at_ms=_ms_of(name))
+                        yield f"{name}:{index}", listed
+                entry = f"({name}"
 
     def _priorities(self, after: str | None) -> Iterator[tuple[int, str | None]]:
         """Those in use from the position on, each with where to begin."""

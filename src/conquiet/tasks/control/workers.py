@@ -16,7 +16,12 @@ from conquiet.tasks.scripts import control as scripts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescription:
-    """One process that runs tasks; the same as long as it lives."""
+    """One process that runs tasks; the same as long as it lives.
+
+    Examples:
+        >>> [description.pool for description in app.control.workers()]
+        ['thread']
+    """
 
     name: str
     queues: tuple[str, ...]

@@ -16,6 +16,14 @@ def load_schedules(path: Path | str) -> list[Schedule]:
 
     Raises:
         ValueError: it is no such file; with the reason.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import os
+        >>> lines = ["[schedules.nightly]", 'task = "shop.bill"', 'cron = "0 2 * * *"']
+        >>> written = Path("schedules.toml").write_text(os.linesep.join(lines))
+        >>> [schedule.name for schedule in load_schedules("schedules.toml")]
+        ['nightly']
     """
     file = Path(path)
     try:

@@ -35,6 +35,15 @@ _PAGE = 1_000
 #: Each has an envelope.
 _PENDING_PAGE = 100
 
+#: What the history has of each occurrence.
+_PAST_ON_THE_WIRE = {
+    "planned_ms": "planned",
+    "at_ms": "at",
+    "drift_ms": "drift",
+    "id": "id",
+    "is_new": "isNew",
+}
+
 
 class RedisScheduleStore:
     """A `ScheduleStore` in Redis; see there.
@@ -42,6 +51,11 @@ class RedisScheduleStore:
     On a single server the task of an occurrence is enqueued by the script that claims it. On a cluster its
     queue is in another slot: the script keeps it in the outbox, and `deliver_task` enqueues it once, by a
     mark beside the queue.
+
+    Examples:
+        >>> store = RedisScheduleStore(app.client, "no-schedules")
+        >>> list(store.names())
+        []
     """
 
     def __init__(self, client: Client, namespace: str) -> None:
@@ -191,13 +205,7 @@ class RedisScheduleStore:
         """As `ScheduleStore.history`."""
         lines = (json.loads(line) for line in self._run("LRANGE", self._keys.history(name), 0, limit - 1))
         return [
-            PastOccurrence(
-                planned_ms=line["planned"],
-                at_ms=line["at"],
-                drift_ms=line["drift"],
-                id=line["id"],
-                is_new=line["isNew"],
-            )
+            PastOccurrence(**{name: line[wire_name] for name, wire_name in _PAST_ON_THE_WIRE.items()})
             for line in lines
         ]
 

@@ -44,7 +44,14 @@ class ScheduledApp(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeptSchedule:
-    """A schedule as it is kept, with its state."""
+    """A schedule as it is kept, with its state.
+
+    Examples:
+        >>> applied = app.schedules.apply(app.new_schedule("monthly", total, {"cents": []}, cron="0 0 1 * *"))
+        >>> kept = app.schedules.get("monthly")
+        >>> kept.name, kept.version, kept.next_at.day
+        ('monthly', 1, 1)
+    """
 
     schedule: Schedule
     stored: StoredSchedule

@@ -173,6 +173,11 @@ class ScheduleStore(Protocol):
 
     Raises:
         QueueError: of every method, if the store cannot be reached.
+
+    Examples:
+        >>> store = app.schedules.store  # in Redis
+        >>> store.delete("no-such-schedule", None)
+        False
     """
 
     def put(self, changed: StoredSchedule, seen: StoredSchedule | None) -> int:

@@ -16,7 +16,12 @@ _OPTIONS = frozenset(one.name for one in fields(TaskOptions)) - {"delay_s", "eta
 
 @dataclass(frozen=True, slots=True)
 class TaskTarget:
-    """A task by its name."""
+    """A task by its name.
+
+    Examples:
+        >>> target = TaskTarget("shop.close", {"till": 7}, {"queue": "tills"})
+        >>> schedule = Schedule.of("close", target, cron="0 22 * * *")
+    """
 
     task: str
     #: As JSON values.
@@ -41,7 +46,12 @@ class TaskTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageTarget:
-    """A message to a plain stream, which is created if it is not there, or to a topic."""
+    """A message to a plain stream, which is created if it is not there, or to a topic.
+
+    Examples:
+        >>> target = MessageTarget(kind="stream", name="ticks", payload={"every": "minute"})
+        >>> schedule = app.new_schedule("tick", target, cron="* * * * *")
+    """
 
     kind: Literal["stream", "topic"]
     name: str

@@ -21,9 +21,9 @@ from conquiet.logs import log_to_stderr
 from conquiet.tasks.interruption import WAKE_SIGNAL
 from conquiet.tasks.message import TaskMessage
 from conquiet.tasks.worker.app_reference import load_app
+from conquiet.tasks.worker.background import background_threads
 from conquiet.tasks.worker.config import WorkerConfig
 from conquiet.tasks.worker.controlled import ControlledLoops, control_listener
-from conquiet.tasks.worker.helpers import running_helpers
 from conquiet.tasks.worker.loop import ConsumerLoop
 from conquiet.tasks.worker.slot import RunningSlot, RunningTask
 from conquiet.tasks.worker.soft_limits import AlarmLimit, within
@@ -155,7 +155,7 @@ def _run(order: ChildOrder, slot: RunningSlot, wait_for_command: Callable[[int],
     signal.signal(WAKE_SIGNAL, lambda _number, _frame: None)
     signal.signal(signal.SIGINT, lambda _number, _frame: None)
     threading.Thread(target=stop_on_command, name="conquiet-parent", daemon=True).start()
-    with app.hooks.around(execution.run), running_helpers(app, order.config, [loop]):
+    with app.hooks.around(execution.run), background_threads(app, order.config, [loop]):
         # The parent reads the same broadcast, and stops its children.
         controlled = ControlledLoops([loop], stop=lambda: None)
         control = control_listener(app, order.config, controlled, parent=order.worker)

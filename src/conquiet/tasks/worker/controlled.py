@@ -63,7 +63,7 @@ class ControlledLoops:
             if channel is not None:
                 reserved += [
                     {"id": msg.id, "name": msg.envelope.name, "queue": msg.place.keys.queue}
-                    for msg in channel.reserved()
+                    for msg in channel.reserved.messages()
                 ]
         return {"active": active, "reserved": reserved}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 
 from conquiet.errors import ConquietError
 from conquiet.logs import MessageLog
@@ -24,39 +25,34 @@ class DeadWorkers:
     longer than a heartbeat may be late.
     """
 
+    name = "dead-workers"
+
     def __init__(self, app: TaskApp, config: WorkerConfig) -> None:
         self._app = app
         self._config = config
         self._client = open_client(app.settings.redis_url)
         self._follow_ups = FollowUps(app)
-        self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="conquiet-dead-workers", daemon=True)
 
-    def start(self) -> None:
-        """Begin, in a thread."""
-        self._thread.start()
+    def round(self, has_ended: threading.Event) -> float:
+        """Look at each queue."""
+        for queue in self._config.queues:
+            # What fails in one of them keeps nothing from the others.
+            for look in (partial(self._take_over, has_ended), self._follow_ups.perform_left):
+                try:
+                    look(queue)
+                except Exception as error:  # noqa: BLE001 -- nobody else takes over for this worker
+                    text = "worker %s could not do for queue %r what dead workers have left: %s"
+                    is_known = isinstance(error, ConquietError)
+                    _log.warning(text, self._config.name, queue, error, exc_info=not is_known)
+        return self._config.lease_ms / 2000
 
-    def stop(self) -> None:
-        """End."""
-        self._has_ended.set()
-        self._thread.join()
+    def close(self) -> None:
+        """Close its connection."""
         self._client.close()
 
-    def _run(self) -> None:
-        while not self._has_ended.is_set():
-            for queue in self._config.queues:
-                # What fails in one of them keeps nothing from the others.
-                for look in (self._take_over, self._follow_ups.perform_left):
-                    try:
-                        look(queue)
-                    except ConquietError as error:
-                        text = "worker %s could not do for queue %r what dead workers have left: %s"
-                        _log.warning(text, self._config.name, queue, error)
-            self._has_ended.wait(self._config.lease_ms / 2000)
-
-    def _take_over(self, queue: str) -> None:
+    def _take_over(self, has_ended: threading.Event, queue: str) -> None:
         keys = self._app.keys(queue)
-        while not self._has_ended.is_set():
+        while not has_ended.is_set():
             freed = scripts.take_over(self._client, keys, most=scripts.TAKE_OVER_PAGE)
             METRICS.emit("conquiet_tasks_taken_over_total", len(freed), queue)
             for one in freed:

@@ -28,6 +28,8 @@ class Heartbeat:
     Its thread does nothing that may take long: whatever else a worker does in Redis has other threads.
     """
 
+    name = "heartbeat"
+
     def __init__(self, app: TaskApp, config: WorkerConfig, loops: Sequence[ConsumerLoop]) -> None:
         self._app = app
         self._config = config
@@ -35,33 +37,26 @@ class Heartbeat:
         # A reply that does not come must not take the time in which the call could be made again.
         timeout_s = max(_SHORTEST_TIMEOUT_S, config.lease_ms / 4000)
         self._client = open_client(app.settings.redis_url, socket_timeout=timeout_s)
-        self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="conquiet-heartbeat", daemon=True)
+        #: Of a failure: a warning once in an outage.
+        self._level = logging.WARNING
+        tasks = app.tasks.values()
+        begin_counters([(task.name, task.options.queue) for task in tasks], config.queues)
 
-    def start(self) -> None:
-        """Begin, in a thread."""
-        tasks = self._app.tasks.values()
-        begin_counters([(task.name, task.options.queue) for task in tasks], self._config.queues)
-        self._thread.start()
+    def round(self, _has_ended: threading.Event) -> float:
+        """Renew all of them."""
+        try:
+            self._beat()
+        except ConquietError as error:
+            _log.log(self._level, "the heartbeat of worker %s failed: %s", self._config.name, error)
+            self._level = logging.DEBUG
+            # Half of a lease later would be too late.
+            return min(_TRY_AGAIN_S, self._config.lease_ms / 4000)
+        self._level = logging.WARNING
+        return self._config.lease_ms / 2000
 
-    def stop(self) -> None:
-        """End; consumers leave by themselves."""
-        self._has_ended.set()
-        self._thread.join()
+    def close(self) -> None:
+        """Close its connection; consumers leave by themselves."""
         self._client.close()
-
-    def _run(self) -> None:
-        wait_s, level = 0.0, logging.WARNING
-        while not self._has_ended.wait(wait_s):
-            try:
-                self._beat()
-                wait_s, level = self._config.lease_ms / 2000, logging.WARNING
-            except ConquietError as error:
-                # Half of a lease later would be too late.
-                wait_s = min(_TRY_AGAIN_S, self._config.lease_ms / 4000)
-                _log.log(level, "the heartbeat of worker %s failed: %s", self._config.name, error)
-                # Once in an outage.
-                level = logging.DEBUG
 
     def _beat(self) -> None:
         channels = [channel for loop in self._loops if (channel := loop.channel) is not None]

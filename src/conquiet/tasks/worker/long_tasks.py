@@ -32,46 +32,38 @@ class LongTasks:
     that nobody waits for their results, and those that it has reserved are freed for other workers.
     """
 
+    name = "long-tasks"
+
     def __init__(self, app: TaskApp, config: WorkerConfig, loops: Sequence[ConsumerLoop]) -> None:
         self._app = app
-        self._name = config.name
+        self._worker = config.name
         self._loops = loops
         #: The attempts that were seen to, by the loop's number.
         self._seen: dict[int, tuple[str, int, float]] = {}
         self._in_flight = {
             queue: GaugePart(METRICS, "conquiet_tasks_in_flight", queue) for queue in config.queues
         }
-        self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="conquiet-long-tasks", daemon=True)
 
-    def start(self) -> None:
-        """Begin, in a thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End."""
-        self._has_ended.set()
-        self._thread.join()
-        for part in self._in_flight.values():
-            part.set(0)
-
-    def _run(self) -> None:
-        while not self._has_ended.wait(_LONG_S):
-            self._count_in_flight()
-            for number, loop in enumerate(self._loops):
-                try:
-                    self._see_to(number, loop)
-                except Exception as error:  # noqa: BLE001 -- of one loop: others have long tasks, too
-                    text = "worker %s could not settle or free what it has beside a long task: %s"
-                    _log.warning(text, self._name, error)
-
-    def _count_in_flight(self) -> None:
+    def round(self, _has_ended: threading.Event) -> float:
+        """Look at each loop."""
         # Sampled, as a scrape is: to count each begin and end would cost a quick task more.
         running = Counter(
             running[0].place.keys.queue for loop in self._loops if (running := loop.running) is not None
         )
         for queue, part in self._in_flight.items():
             part.set(running[queue])
+        for number, loop in enumerate(self._loops):
+            try:
+                self._see_to(number, loop)
+            except Exception as error:  # noqa: BLE001 -- of one loop: others have long tasks, too
+                text = "worker %s could not settle or free what it has beside a long task: %s"
+                _log.warning(text, self._worker, error)
+        return _LONG_S
+
+    def close(self) -> None:
+        """Nothing is in flight any more."""
+        for part in self._in_flight.values():
+            part.set(0)
 
     def _see_to(self, number: int, loop: ConsumerLoop) -> None:
         running, channel = loop.running, loop.channel
@@ -83,7 +75,7 @@ class LongTasks:
         if self._seen.get(number) == attempt:
             return
         # All of them: none waits behind a long task while another worker is idle.
-        channel.release_reserved(self._app.client)
+        channel.reserved.release(self._app.client)
         if loop.settle_while_handling(msg, partial(self._mark_running, msg, channel.rules)):
             self._seen[number] = attempt
 

@@ -95,9 +95,7 @@ class ConsumerLoop:
             except HardStopError:
                 return
             except (QueueError, DbError) as error:
-                # A database that fails as Redis comes back is tried again; at the start it is wrongly set.
-                is_final = not self._has_begun or isinstance(error, DatabaseUnavailableError)
-                if is_final and isinstance(error, DbError):
+                if isinstance(error, DbError) and self._is_final(error):
                     raise
                 # Not by how long it took to fail: a server that hangs takes long, and is not there either.
                 if self._answered_at is not None and time.monotonic() - self._answered_at > 1:
@@ -111,6 +109,13 @@ class ConsumerLoop:
                 _log.log(level, "consumer %s begins anew: %s", self._name, error)
                 while not outage.is_time_to_try() and not self._is_stopping.wait(0.05):
                     pass
+
+    def _is_final(self, error: DbError) -> bool:
+        if isinstance(error, DatabaseUnavailableError):
+            # The loop has waited for it already, for as long as is tolerated; before that nobody has.
+            return self._answered_at is not None
+        # A database that fails as Redis comes back is tried again; at the start it is wrongly set.
+        return not self._has_begun
 
     def _run_once(self) -> None:
         # A name of its own each time: what a lost reply delivered is taken over as a dead consumer's. Also

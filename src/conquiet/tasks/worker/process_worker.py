@@ -44,6 +44,14 @@ class ProcessWorker:
         app: where a child finds the app: "shop.tasks:app".
         url: the server, instead of the app's own.
         log_level: of the children, to stderr; `None` leaves their logging to the app.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> code = f"from conquiet.tasks import TaskApp; app = TaskApp({server.url!r})"
+        >>> written = Path("shop_app.py").write_text(code)
+        >>> processes = ProcessWorker("shop_app.py:app", WorkerConfig(concurrency=4))
+        >>> processes.is_running  # then processes.start(), and processes.join() until it is stopped
+        False
     """
 
     def __init__(

@@ -21,6 +21,8 @@ _CHECK_EVERY_S = 1.0
 class StreamEnds:
     """Checks once a second where the streams end; lives as long as the worker's loops."""
 
+    name = "stream-ends"
+
     def __init__(self, app: TaskApp, config: WorkerConfig) -> None:
         self._app = app
         self._config = config
@@ -28,32 +30,24 @@ class StreamEnds:
         self._ends = EndWatch(self._client, config.name)
         #: Queues that could not be checked when it was last tried.
         self._failing: set[str] = set()
-        self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="conquiet-stream-ends", daemon=True)
 
-    def start(self) -> None:
-        """Begin, in a thread."""
-        self._thread.start()
+    def round(self, _has_ended: threading.Event) -> float:
+        """Check each queue."""
+        for queue in self._config.queues:
+            try:
+                self._check(queue)
+            except ConquietError as error:
+                text = "worker %s could not check the ends of queue %r: %s"
+                level = logging.DEBUG if queue in self._failing else logging.WARNING
+                _log.log(level, text, self._config.name, queue, error)
+                self._failing.add(queue)
+            else:
+                self._failing.discard(queue)
+        return _CHECK_EVERY_S
 
-    def stop(self) -> None:
-        """End."""
-        self._has_ended.set()
-        self._thread.join()
+    def close(self) -> None:
+        """Close its connection."""
         self._client.close()
-
-    def _run(self) -> None:
-        while not self._has_ended.is_set():
-            for queue in self._config.queues:
-                try:
-                    self._check(queue)
-                except ConquietError as error:
-                    text = "worker %s could not check the ends of queue %r: %s"
-                    level = logging.DEBUG if queue in self._failing else logging.WARNING
-                    _log.log(level, text, self._config.name, queue, error)
-                    self._failing.add(queue)
-                else:
-                    self._failing.discard(queue)
-            self._has_ended.wait(_CHECK_EVERY_S)
 
     def _check(self, queue: str) -> None:
         keys = self._app.keys(queue)

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Self
 
 from conquiet.tasks.app import TaskApp
+from conquiet.tasks.worker.background import background_threads
 from conquiet.tasks.worker.config import WorkerConfig
 from conquiet.tasks.worker.controlled import ControlledLoops, control_listener
 from conquiet.tasks.worker.execution import AsyncExecution, ThreadExecution, check_hard_limits
-from conquiet.tasks.worker.helpers import running_helpers
 from conquiet.tasks.worker.loop import ConsumerLoop
 
 _log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Worker:
                 ConsumerLoop(self._app, self._config, number, execution)
                 for number in range(self._config.concurrency)
             ]
-            resources.enter_context(running_helpers(self._app, self._config, self._loops))
+            resources.enter_context(background_threads(self._app, self._config, self._loops))
             control = control_listener(self._app, self._config, ControlledLoops(self._loops, self.stop))
             control.start()
             resources.callback(control.stop)

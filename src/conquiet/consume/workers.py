@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -15,6 +16,8 @@ from conquiet.consume.attempt import Attempt, Attempts
 from conquiet.consume.channel import M
 from conquiet.consume.order import Order
 from conquiet.logs import naming_messages_of
+
+_log = logging.getLogger(__name__)
 
 #: A worker without a message gives its connection back after this time: others may wait for one.
 KEEP_CONNECTION_S = 0.05
@@ -81,20 +84,24 @@ class Workers(ABC, Generic[M]):
 
     @property
     @abstractmethod
-    def _is_any_alive(self) -> bool:
-        """Whether a worker has not ended."""
-
-    @property
     def is_busy(self) -> bool:
         """Whether a worker is in a handler, or an attempt was not taken; after `end`."""
-        return self._is_any_alive or not self._ended.empty()
 
     def has_room(self) -> bool:
         """Whether a worker is free, after one more was started if need be."""
         if self.count == len(self.threads) < self._most:
             attempts = self._new_attempts()
-            self._start(attempts, len(self.threads) + 1)
-            self.threads.append(attempts)
+            try:
+                self._start(attempts, len(self.threads) + 1)
+            except RuntimeError as error:
+                if not self.threads:
+                    raise
+                # The system allows no further thread: those that are there do the work.
+                text = "messages are handled by %d workers instead of %d: %s"
+                _log.warning(text, len(self.threads), self._most, error)
+                self._most = len(self.threads)
+            else:
+                self.threads.append(attempts)
         return self.count < len(self.threads)
 
     def begin(self, messages: Sequence[M]) -> None:
@@ -140,8 +147,9 @@ class Threads(Workers[M]):
         self._jobs.put(messages)
 
     @property
-    def _is_any_alive(self) -> bool:
-        return any(thread.is_alive() for thread in self._running)
+    def is_busy(self) -> bool:
+        # In this order: the last one puts what has ended before it does not live any more.
+        return any(thread.is_alive() for thread in self._running) or not self._ended.empty()
 
     def _start(self, attempts: Attempts[M], number: int) -> None:
         # What is current in the loop's thread, as an orchestrator's span, is in the handler too.
