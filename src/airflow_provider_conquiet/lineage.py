@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_conquiet.assets.redis_stream import openlineage_name
 
@@ -19,7 +19,7 @@ class Lineage:
     inputs: Mapping[str, int] = field(default_factory=dict)
     outputs: Mapping[str, int] = field(default_factory=dict)
 
-    def facets(self) -> OperatorLineage:
+    def facets(self) -> OperatorLineage[Any, Any]:
         """For the OpenLineage provider, which is installed if this is called."""
         from airflow.providers.openlineage.extractors import OperatorLineage
         from openlineage.client.event_v2 import InputDataset, OutputDataset

@@ -193,7 +193,6 @@ def take_stock(_msg, session):
 
 
 def test_openlineage_gets_the_stream_and_its_row_counts(orders, stream, context):
-    pytest.importorskip("airflow.providers.openlineage.extractors")
     with DAG("enqueue_test", schedule=None):
         enqueue: Any = EnqueueOperator(
             task_id="enqueue", stream=stream, payloads=[{"number": 1}, {"number": 2}]

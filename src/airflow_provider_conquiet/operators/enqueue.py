@@ -90,7 +90,7 @@ class EnqueueOperator(BaseOperator):
         self.dedupe_window_ms = dedupe_window_ms
         self.redis_streams_conn_id = redis_streams_conn_id
 
-    def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage | None:
+    def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage[Any, Any] | None:
         """Outputs and counts, for Airflow's OpenLineage provider."""
         return None if self.lineage is None else self.lineage.facets()
 

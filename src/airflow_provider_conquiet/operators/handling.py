@@ -131,7 +131,7 @@ class HandlingOperator(BaseOperator):
         self.redis_streams_conn_id = redis_streams_conn_id
         self.db_conn_id = db_conn_id
 
-    def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage | None:
+    def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage[Any, Any] | None:
         """Inputs and counts, for Airflow's OpenLineage provider."""
         return None if self.lineage is None else self.lineage.facets()
 
