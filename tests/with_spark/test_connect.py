@@ -7,22 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from conquiet.db import DbSession
 from tests.eventually import HANG_S
 from tests.with_spark.server_side import numbers_in
 
 ROOT = Path(__file__).parents[2]
-
-
-def keep_numbers(rows: Iterator[dict[str, Any]], session: DbSession) -> None:
-    """What drains the stream; on the server."""
-    values = [{"number": json.loads(row["data"])["number"]} for row in rows]
-    session.connection.execute(text("INSERT INTO numbers VALUES (:number)"), values)
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ def main(remote: str, redis_url: str, stream: str, database_url: str, folder: st
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.remote(remote).getOrCreate()
+    # The server has conquiet, and not the client's own code.
+    spark.addArtifacts(str(Path(__file__).with_name("number_sink.py")), pyfile=True)
 
     def source(reader: Any, name: str) -> Any:
         return reader.format("redis-stream").options(url=redis_url, stream=name).load()
@@ -44,7 +46,7 @@ def main(remote: str, redis_url: str, stream: str, database_url: str, folder: st
         # Imported where it runs: on the server.
         from conquiet.spark import drain_batch
 
-        call = drain_batch("tests.with_spark.test_connect:keep_numbers", database_url, name="numbers")
+        call = drain_batch("number_sink:keep_numbers", database_url, name="numbers")
         call(df, batch_id)
         # As if the server had died before it could note the batch as done.
         marker = Path(folder) / "failed"

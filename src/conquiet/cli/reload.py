@@ -59,8 +59,9 @@ def _forward_signals(process: subprocess.Popen[bytes], received: list[int]) -> i
             process.send_signal(received[sent])
             sent += 1
         time.sleep(_LOOK_EVERY_S)
-    # Ended by the signal itself: it had nothing to finish yet.
-    return 0 if -process.returncode in received else process.returncode
+    # By the signal itself, or as a command that it interrupts while it starts: it had nothing to finish yet.
+    code = process.returncode
+    return 0 if -code in received or code - 128 in received else code
 
 
 def _sources(directory: Path) -> dict[Path, int]:
