@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from sqlalchemy import Connection, Engine, RootTransaction, event
+from sqlalchemy import Connection, Engine, RootTransaction
 from sqlalchemy.exc import DBAPIError, IntegrityError, ObjectNotExecutableError, SQLAlchemyError
 
 from conquiet.db.guard import TransactionGuard, roll_back
@@ -17,12 +17,11 @@ from conquiet.tracing import active_traces
 if TYPE_CHECKING:
     from sqlalchemy import CursorResult, Executable, ScalarResult
     from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-    from sqlalchemy.orm import Session, SessionTransaction
+    from sqlalchemy.orm import Session
+
+    from conquiet.db.orm_session import JoinedSession
 
 Row = Mapping[str, Any]
-
-#: Of an ORM session; "rollback_only": its commit() flushes and leaves the transaction to us.
-_JOINED: dict[str, Any] = {"join_transaction_mode": "rollback_only", "close_resets_only": False}
 
 _ENDS = ": the transaction is committed when the handler returns, and rolled back when it raises"
 _OF_ORM = ": `session.orm` is an ORM session in the same transaction"
@@ -54,12 +53,11 @@ class DbSession:
         self._connection: Connection | None = None
         self._transaction: RootTransaction | None = None
         self._guard: TransactionGuard | None = None
-        self._orm: Session | None = None
+        self._orm: JoinedSession | None = None
         self._is_used = False
         self._is_committed = False
         #: Whether a commit was sent that the database has not refused: it may have been made.
         self.may_be_committed = False
-        self._has_orm_rolled_back = False
 
     @property
     def connection(self) -> Connection:
@@ -73,17 +71,20 @@ class DbSession:
     def orm(self) -> Session:
         """An ORM session in this transaction, made on first use and flushed before the commit."""
         if self._orm is None:
-            from sqlalchemy.orm import Session
+            from conquiet.db.orm_session import JOINED, JoinedSession
 
-            return self._join(Session(bind=self.connection, **_JOINED))
+            self._orm = JoinedSession(bind=self.connection, **JOINED)
         return self._orm
 
     def async_orm(self, engine: AsyncEngine) -> AsyncSession:
         """As `orm`, for a handler that awaits; made once, by a DbSession over a connection of this engine."""
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-        session = AsyncSession(bind=AsyncConnection(engine, self.connection), **_JOINED)
-        self._join(session.sync_session)
+        from conquiet.db.orm_session import JOINED, JoinedSession
+
+        connection = AsyncConnection(engine, self.connection)
+        session = AsyncSession(bind=connection, sync_session_class=JoinedSession, **JOINED)
+        self._orm = cast("JoinedSession", session.sync_session)
         return session
 
     def execute(
@@ -141,7 +142,8 @@ class DbSession:
         try:
             if self._orm is not None:
                 self._orm.flush()
-            if self._transaction is None or not self._transaction.is_active or self._has_orm_rolled_back:
+            has_orm_rolled_back = self._orm is not None and self._orm.has_rolled_back
+            if self._transaction is None or not self._transaction.is_active or has_orm_rolled_back:
                 raise DbError("the handler ended the transaction itself")
             if self._guard is not None:
                 self._guard.check()
@@ -187,11 +189,3 @@ class DbSession:
                 connection.invalidate()
         if connection is not self._bind:
             connection.close()
-
-    def _join(self, session: Session) -> Session:
-        event.listen(session, "after_soft_rollback", self._note_orm_rollback)
-        self._orm = session
-        return session
-
-    def _note_orm_rollback(self, _session: Session, ended: SessionTransaction) -> None:
-        self._has_orm_rolled_back |= ended.parent is None
