@@ -73,8 +73,8 @@ class RunMessages:
     ) -> tuple[list[str], dict[str, int]]:
         """Take what an earlier try took, what other runs handed back or left, then new messages.
 
-        What was delivered too often, and malformed entries, become dead letters. After `max_bytes` nothing more
-        is taken, except by an earlier try: whatever is pending for the run is acked when it succeeds.
+        What was delivered too often, and malformed entries, become dead letters. After `max_bytes` nothing
+        more is taken, but all that an earlier try took: it is acked when the run succeeds.
         """
         with self._hook() as hook:
             queue = self._queue(hook)

@@ -40,7 +40,7 @@ def check_positive_seconds(argument: str, value: object) -> None:
 
 
 def check_filter(which: Mapping[str, object], kinds: Mapping[str, type], of: str) -> None:
-    """Refuse a filter that would not be applied, and select everything: of an unknown name, or of another type."""
+    """Refuse a filter that would not be applied and select everything: an unknown one, or of another type."""
     for name, value in which.items():
         if name not in kinds:
             raise TypeError(f"{name!r} is not a filter of {of}: those are {', '.join(kinds)}")

@@ -1,7 +1,7 @@
 """A task's process with little memory that takes messages for a run, and reports what it took and read.
 
-`STREAM LIMIT_MB TRIES`: `LIMIT_MB` is what it may need beyond what Airflow itself does; the messages are read after the
-last try.
+`STREAM LIMIT_MB TRIES`: `LIMIT_MB` is what it may need beyond what Airflow itself does; the messages are
+read after the last try.
 """
 
 from __future__ import annotations
