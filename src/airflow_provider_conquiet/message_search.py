@@ -10,10 +10,10 @@ from typing import Any
 from conquiet import load_handler
 from conquiet.payload import decode_payload
 from conquiet.queue import AsyncClient, Client
-from conquiet.queue.batch_size import BatchSize
 from conquiet.queue.connection import AS_BYTES, visible_errors
-from conquiet.queue.message import data_of, pairs_of
-from conquiet.queue.steps import Steps, command, run_steps, run_steps_async
+from conquiet.queue.message import data_of
+from conquiet.queue.pages import EntryPages
+from conquiet.queue.steps import Steps, run_steps, run_steps_async
 
 Match = Callable[[dict[str, Any]], Any]
 
@@ -58,13 +58,9 @@ class MessageSearch:
     def steps(self) -> Steps[tuple[str, str] | None]:
         """The commands of a search; large entries are read a few at a time."""
         for stream in self.after:
-            sizes = BatchSize(_PAGE)
-            while page := (
-                yield command("XRANGE", stream, f"({self.after[stream]}", "+", "COUNT", sizes.next)
-            ):
-                sizes.learn_bytes([sum(len(value) for _, value in pairs_of(fields)) for _, fields in page])
-                sizes.took(0.0)
-                for raw_id, fields in page:
+            pages = EntryPages(stream, first=f"({self.after[stream]}")
+            while not pages.is_end:
+                for raw_id, fields in (yield from pages.next(_PAGE)):
                     self.after[stream] = raw_id.decode()
                     if self._is_match(fields):
                         return stream, self.after[stream]

@@ -10,15 +10,17 @@ from typing import Any, Self
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.task_try import TaskTry
 from conquiet import ConquietError, DeadLetter, QueueMessage, RedisStreamsQueue
-from conquiet.consume.outcome import Settlement
-from conquiet.consume.stream_channel import StreamChannel
+from conquiet.consume.stream_channel import Page, StreamChannel
 from conquiet.queue import entry_id_order
+from conquiet.queue.batch_size import BATCH_BYTES, BatchSize
 
 log = logging.getLogger(__name__)
 
 _PREFIX = "airflow-run:"
 #: Their ids are in an XCom, a row of Airflow's database.
 MOST_MESSAGES = 1_000
+#: Of their payloads, which a task may have in memory all at once.
+MAX_BYTES = 4 * BATCH_BYTES
 
 
 class RunMessagesGoneError(ConquietError):
@@ -66,38 +68,34 @@ class RunMessages:
         """For XCom: where they are, their ids, and how many."""
         return {**asdict(self), "taken": len(ids), **counts, "ids": list(ids)}
 
-    def take(self, most: int, max_deliveries: int | None) -> tuple[list[str], dict[str, int]]:
+    def take(
+        self, most: int, max_deliveries: int | None, max_bytes: int = MAX_BYTES
+    ) -> tuple[list[str], dict[str, int]]:
         """Take what an earlier try took, what other runs handed back or left, then new messages.
 
-        What was delivered too often, and malformed entries, become dead letters.
+        What was delivered too often, and malformed entries, become dead letters. After `max_bytes` nothing
+        more is taken, but all that an earlier try took: it is acked when the run succeeds.
         """
         with self._hook() as hook:
             queue = self._queue(hook)
-            pages = [
-                lambda count, after: queue.own_page(count, after=after),
-                lambda count, after: queue.claim_page(self.claim_idle_ms, count, after=after),
-            ]
+            own: Page = lambda count, after: queue.own_page(count, after=after)  # noqa: E731
+            stale: Page = lambda count, after: queue.claim_page(self.claim_idle_ms, count, after=after)  # noqa: E731
+            taken = _Taken(max_deliveries)
             # 0: malformed entries are given up at once.
-            channel = StreamChannel(queue, pages, max_deliveries=0, reads_new=True)
-            taken: dict[str, QueueMessage] = {}
-            dead = 0
-            while len(taken) < most and (delivery := channel.read((), most - len(taken), 1)) is not None:
-                if not len(delivery) and channel.is_caught_up:
+            channel = StreamChannel(queue, [own], max_deliveries=0)
+            while taken.read(channel, most):
+                pass
+            channel = StreamChannel(queue, [stale], max_deliveries=0, reads_new=True)
+            while len(taken.counts) < most and taken.size < max_bytes:
+                if not taken.read(channel, most - len(taken.counts)):
                     break
-                settlements = [channel.decide_malformed(entry) for entry in delivery.malformed]
-                for msg in delivery.messages:
-                    if max_deliveries is not None and msg.delivery_count > max_deliveries:
-                        reason = f"its runs failed {max_deliveries} times"
-                        settlements.append(channel.decide(msg, DeadLetter(reason), 0.0))
-                    else:
-                        taken[msg.id] = msg
-                dead += self._give_up(channel, settlements)
             self._remove_old_consumers(hook, queue)
-        again = sum(msg.delivery_count > 1 for msg in taken.values())
-        return sorted(taken, key=entry_id_order), {"redelivered": again, "dead_lettered": dead}
+        again = sum(count > 1 for count in taken.counts.values())
+        ids = sorted(taken.counts, key=entry_id_order)
+        return ids, {"redelivered": again, "dead_lettered": taken.dead}
 
     def messages(self, ids: Sequence[str]) -> list[QueueMessage]:
-        """The messages, with their payloads, in order.
+        """The messages, with their payloads, in order: about as many bytes as `take` was allowed.
 
         Raises:
             RunMessagesGoneError: they are not this run's any more.
@@ -136,15 +134,41 @@ class RunMessages:
     def _queue(self, hook: RedisStreamsHook) -> RedisStreamsQueue:
         return hook.queue(self.stream, self.group, self.consumer, claim_idle_ms=self.claim_idle_ms)
 
-    def _give_up(self, channel: StreamChannel, settlements: Sequence[Settlement]) -> int:
-        channel.settle(settlements)
-        given_up = [one for one in settlements if not one.is_refused]
-        for one in given_up:
-            log.warning("entry %s of %s is a dead letter now", one.entry_id, self.stream)
-        return len(given_up)
-
     def _remove_old_consumers(self, hook: RedisStreamsHook, queue: RedisStreamsQueue) -> None:
         for one in hook.backlog(self.stream, self.group).consumers:
             is_old = one.name.startswith(_PREFIX) and one.idle_ms > self.claim_idle_ms and not one.pending
             if is_old and one.name != self.consumer:
                 queue.remove_consumer(one.name)
+
+
+class _Taken:
+    """Ids and delivery counts of what is taken, without the content, which may be large."""
+
+    def __init__(self, max_deliveries: int | None) -> None:
+        self._max_deliveries = max_deliveries
+        self._sizes = BatchSize(MOST_MESSAGES)
+        self.counts: dict[str, int] = {}
+        self.size = 0
+        self.dead = 0
+
+    def read(self, channel: StreamChannel, most: int) -> bool:
+        """Take what one read brings; `False` if it brings nothing, and no later one would."""
+        delivery = channel.read((), min(self._sizes.next, most), 1)
+        if delivery is None or (not len(delivery) and channel.is_caught_up):
+            return False
+        self._sizes.learn(delivery)
+        self._sizes.took(0.0)
+        settlements = [channel.decide_malformed(entry) for entry in delivery.malformed]
+        for msg in delivery.messages:
+            if self._max_deliveries is not None and msg.delivery_count > self._max_deliveries:
+                reason = f"its runs failed {self._max_deliveries} times"
+                settlements.append(channel.decide(msg, DeadLetter(reason), 0.0))
+            else:
+                self.counts[msg.id] = msg.delivery_count
+                self.size += len(msg.data)
+        channel.settle(settlements)
+        given_up = [one.entry_id for one in settlements if not one.is_refused]
+        for entry_id in given_up:
+            log.warning("entry %s of %s is a dead letter now", entry_id, channel.stream)
+        self.dead += len(given_up)
+        return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def check_name(argument: str, value: object) -> None:
     """Refuse what cannot be a Redis name: not a string, empty, or not UTF-8."""
@@ -35,6 +37,15 @@ def check_positive_seconds(argument: str, value: object) -> None:
         raise TypeError(f"{argument} must be a number of seconds, got {value!r}")
     if not 0 < value < float("inf"):
         raise ValueError(f"{argument} must be finite and above 0, got {value!r}")
+
+
+def check_filter(which: Mapping[str, object], kinds: Mapping[str, type], of: str) -> None:
+    """Refuse a filter that would not be applied and select everything: an unknown one, or of another type."""
+    for name, value in which.items():
+        if name not in kinds:
+            raise TypeError(f"{name!r} is not a filter of {of}: those are {', '.join(kinds)}")
+        if not isinstance(value, kinds[name]) or isinstance(value, bool):
+            raise TypeError(f"{name} must be of type {kinds[name].__name__}, got {value!r}")
 
 
 def _check_int(argument: str, value: object) -> None:

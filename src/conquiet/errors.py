@@ -105,7 +105,13 @@ class NotReplicatedError(QueueError):
     """
 
     def __init__(
-        self, stream: str, *, confirmed: int, min_replicas: int, entry_ids: Sequence[str] | None = None
+        self,
+        stream: str,
+        *,
+        confirmed: int,
+        min_replicas: int,
+        entry_ids: Sequence[str] | None = None,
+        fsync: bool = False,
     ) -> None:
         self.confirmed = confirmed
         self.min_replicas = min_replicas
@@ -113,9 +119,12 @@ class NotReplicatedError(QueueError):
         counts = f"{confirmed} of min_replicas={min_replicas} replicas"
         if entry_ids is None:
             reason = f"nothing was sent: {counts} are connected"
+        elif fsync:
+            where = f"the primary's disk, or on replicas' disks: {counts}" if min_replicas else "disk"
+            reason = f"messages were added, but are not known to be on {where}: a crash may lose them"
         else:
             reason = f"messages were added, but {counts} have them: a failover may lose them"
-        super().__init__("WAIT", stream=stream, group=None, reason=reason)
+        super().__init__("WAITAOF" if fsync else "WAIT", stream=stream, group=None, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

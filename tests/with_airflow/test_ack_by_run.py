@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -128,6 +131,41 @@ def test_messages_that_are_kept_alive_are_no_other_runs(orders, context, stream,
     (entry,) = valkey.xpending_range(stream, "shipping", "-", "+", 10)
     assert entry["time_since_delivered"] < 59_000
     assert entry["times_delivered"] == 1
+
+
+def take_with_little_memory(stream: str, tries: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.with_airflow.memory_task", stream, "150", str(tries)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("tiny", [0, 40])
+def test_a_task_with_150_mb_takes_40_messages_of_4_mb_a_few_in_each_run(orders, valkey, stream, tiny):
+    large = "x" * (4 << 20)
+    for number in range(tiny + 40):
+        orders.enqueue({"text": "x" if number < tiny else large})
+
+    report = take_with_little_memory(stream, tries=2)
+
+    # Some more than 32 MiB, as one read of 8 MiB brings them.
+    assert 8 <= report["read"].count(len(large)) <= 11
+    assert report["taken"][0] == report["taken"][1]
+    assert pending(valkey, stream) == len(report["read"])
+
+
+def test_what_an_earlier_try_took_is_taken_again_whatever_the_limits_are_now(orders, context, stream, valkey):
+    """It is acked when the run succeeds."""
+    orders.enqueue_many({"text": "x" * 1_000} for _ in range(30))
+    first = TakeOperator(task_id="take", stream=stream, group="shipping", max_messages=20)
+    taken = first.execute(context(first))
+    second = TakeOperator(task_id="take", stream=stream, group="shipping", max_messages=5, max_bytes=2_000)
+
+    again = second.execute(context(second, try_number=2))
+    of_another_run = second.execute(context(second, run_id="another"))
+
+    assert (again["ids"], again["taken"]) == (taken["ids"], 20)
+    assert of_another_run["taken"] == 5
+    assert pending(valkey, stream) == 25
 
 
 STATE = RunState(dag_id="dag", run_id="run", task_id="ack", leaves=["ship", "mapped"])

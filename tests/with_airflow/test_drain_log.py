@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote_plus
@@ -17,7 +18,9 @@ from airflow_provider_conquiet.links import DocumentationLink, target_of
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
 from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
+from conquiet import DbSession, Inbox, QueueConfig, RedisStreamsQueue
 from conquiet.consume.batch_handler import batch_handler
+from conquiet.errors import InboxRowLockedError
 from tests.eventually import eventually
 from tests.services import database, open_engine
 from tests.with_airflow import handlers
@@ -132,6 +135,45 @@ def test_the_log_says_that_a_lock_of_the_database_is_waited_for(
         engine.dispose()
 
     assert any(line.split() == ["handled", "1"] for line in lines())
+
+
+def test_a_frozen_try_delays_the_next_one_by_a_lock_timeout_that_the_log_names_and_uses_no_attempt(
+    orders, stream, context, lines, valkey, valkey_url, monkeypatch, tmp_path, caplog
+):
+    entry_id = orders.enqueue({"number": 0})
+    config = QueueConfig(stream, "billing", "airflow:dag:drain:run:-1:1")
+    seen: list[int] = []
+
+    def handler(msg: Any, _session: Any) -> None:
+        seen.append(msg.attempt)
+
+    def count_deliveries() -> int:
+        return valkey.xpending_range(stream, "billing", "-", "+", 10)[0]["times_delivered"]
+
+    drain = drain_of(stream, handler=handler, inbox=True, progress_every_s=0.05, db_conn_id="shop")
+    with database("postgres", tmp_path) as url, RedisStreamsQueue.from_url(valkey_url, config) as first_try:
+        monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "postgres", **fields_of(url)}))
+        engine = open_engine(url)
+        Inbox().create_table(engine)
+        (msg,) = first_try.read(50)
+        with suppress(FrozenError), DbSession(engine) as session:
+            assert Inbox().record(session, msg)
+            before = count_deliveries()
+            with pytest.raises(InboxRowLockedError, match=entry_id):
+                drain.execute(context(drain, try_number=2))
+            assert (count_deliveries(), seen) == (before, [])
+            # Its session ends only now.
+            raise FrozenError
+        report = drain.execute(context(drain, try_number=3))
+        engine.dispose()
+
+    assert f"inbox row locked, entry {entry_id}" in caplog.text
+    assert any("waiting for a lock of the database for" in line for line in lines())
+    assert (report["handled"], report["failed"], seen) == (1, 0, [before + 1])
+
+
+class FrozenError(Exception):
+    """Ends the transaction of a try that did not go on."""
 
 
 def test_a_handler_of_batches_stays_one(orders, stream, context, lines, notes):

@@ -15,6 +15,8 @@ from dagster_conquiet import (
     build_stream_asset,
     stream_asset_key,
 )
+from dagster_conquiet.steps.committed import committed_of
+from tests.measured_client import MeasuredClient
 
 
 @pytest.fixture
@@ -170,3 +172,19 @@ def test_dead_letters_are_a_warning(spec, resources, instance, client, stream):
     assert not warned.passed
     assert warned.severity == dg.AssetCheckSeverity.WARN
     assert warned.metadata["dead_letters"].value == 1
+
+
+def test_how_far_a_group_has_committed_is_asked_without_what_is_in_the_messages(
+    server_url, client, stream, spec
+):
+    ids = [client.xadd(stream, {"data": "x" * (1 << 20)}).decode() for _ in range(30)]
+    client.xgroup_create(stream, spec.group, "0-0")
+    client.xreadgroup(spec.group, "worker-1", {stream: ">"}, count=25)
+    client.xack(stream, spec.group, *ids[:4])
+
+    with MeasuredClient.from_url(server_url) as measured:
+        committed = committed_of(measured, spec)
+
+    assert committed.newest_id == ids[3]
+    # The first one behind it, for its age.
+    assert sum(measured.sizes) < 2 << 20

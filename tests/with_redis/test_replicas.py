@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -20,11 +21,13 @@ from conquiet import (
     Outbox,
     OutboxRelay,
     QueueConfig,
+    QueueError,
     RedisStreamsQueue,
     StreamWriter,
     drain,
 )
 from conquiet.mq import Message, Producer, Topics
+from conquiet.queue.async_queue import AsyncQueue
 from conquiet.queue.replicas import ReplicaWait
 from tests.eventually import eventually
 from tests.link import Link
@@ -355,3 +358,107 @@ def test_a_replica_of_the_new_primary_does_not_confirm_what_the_old_one_was_give
         # The next one writes to it again.
         Topics(at_old).delete("invoices")
         at_old.delete("receipts")
+
+
+@contextmanager
+def on_disk(how: str) -> Iterator[redis.Redis]:
+    """A server that writes to its disk like this; one of those that can wait for it."""
+    append = ["--appendonly", "yes", "--appendfsync", how]
+    with EmbeddedServer(args=append) as server, redis.Redis.from_url(server.url) as client:
+        yield client
+
+
+def syncing(client: redis.Redis, stream: str, **options: int) -> StreamWriter:
+    return StreamWriter(client, stream, fsync=True, **options)
+
+
+@pytest.mark.parametrize("send", SENDS)
+def test_with_fsync_a_call_returns_when_its_messages_are_on_disk_and_else_names_them(stream, send):
+    with on_disk("everysec") as client:
+        ids = SENDS[send](syncing(client, stream, replica_timeout_ms=60_000))
+        assert client.execute_command("WAITAOF", 1, 0, 1)[0] == 1
+        # The system writes it when it likes: nobody knows when.
+        client.config_set("appendfsync", "no")
+        with pytest.raises(NotReplicatedError, match="not known to be on disk: a crash") as caught:
+            SENDS[send](syncing(client, f"{stream}:2", replica_timeout_ms=100))
+
+        assert [name.decode() for name, _ in client.xrange(stream)] == ids
+        added = [name.decode() for name, _ in client.xrange(f"{stream}:2")]
+    assert list(caught.value.entry_ids or ()) == added != []
+
+
+def test_with_fsync_replicas_must_have_it_on_their_disks_too(stream):
+    following = ["--appendonly", "no"]
+    with on_disk("always") as client:
+        port = client.connection_pool.connection_kwargs["port"]
+        with EmbeddedServer(args=[*following, "--replicaof", "127.0.0.1", str(port)]) as replica:
+            eventually(lambda: client.info("replication").get("slave0", {}).get("state") == "online")
+            StreamWriter(client, stream, min_replicas=1, replica_timeout_ms=60_000).enqueue({})
+            with pytest.raises(NotReplicatedError, match="0 of min_replicas=1"):
+                syncing(client, stream, min_replicas=1, replica_timeout_ms=100).enqueue({})
+            with redis.Redis.from_url(replica.url) as other:
+                other.config_set("appendonly", "yes")
+
+            syncing(client, stream, min_replicas=1, replica_timeout_ms=60_000).enqueue({})
+
+
+def test_fsync_that_is_turned_off_after_a_message_was_added_names_it(stream, monkeypatch):
+    after = ReplicaWait.after
+
+    def turn_off_and_wait(self, client, *arguments):
+        client.config_set("appendonly", "no")
+        after(self, client, *arguments)
+
+    monkeypatch.setattr(ReplicaWait, "after", turn_off_and_wait)
+    with on_disk("always") as client, pytest.raises(NotReplicatedError) as caught:
+        syncing(client, stream).enqueue({})
+
+    assert len(caught.value.entry_ids or ()) == 1
+
+
+def test_fsync_is_refused_where_the_server_cannot_tell_and_nothing_is_sent(servers, client, stream, outbox):
+    engine, table = outbox
+    client.delete("receipts")
+    Topics(client).create(stream.replace(":", "-"))
+    is_old = "valkey_version" not in client.info("server")
+    why = "has no WAITAOF, which Redis 7.2 and Valkey have" if is_old else "appendonly is off"
+
+    with pytest.raises(QueueError, match=f"nothing was sent: .*{why}"):
+        syncing(client, stream).enqueue({})
+    with pytest.raises(QueueError, match=why):
+        Producer(client, fsync=True).send(stream.replace(":", "-"), {})
+    with pytest.raises(QueueError, match=why):
+        OutboxRelay(engine, client, table, fsync=True).relay()
+
+    assert not client.exists(stream, "receipts")
+    assert table.waiting(engine) == 3
+
+
+def test_with_fsync_rows_of_the_outbox_stay_until_their_messages_are_on_disk(outbox):
+    engine, table = outbox
+    with on_disk("no") as client:
+        with pytest.raises(NotReplicatedError):
+            OutboxRelay(engine, client, table, fsync=True, replica_timeout_ms=100).relay()
+        assert table.waiting(engine) == 3
+        client.config_set("appendfsync", "always")
+
+        assert OutboxRelay(engine, client, table, fsync=True, replica_timeout_ms=60_000).relay() == 3
+        assert client.xlen("receipts") == 3
+
+
+def test_with_fsync_a_topic_and_an_asyncio_client_wait_too(stream):
+    name = stream.replace(":", "-")
+    with on_disk("no") as client:
+        Topics(client).create(name)
+        with pytest.raises(NotReplicatedError):
+            Producer(client, fsync=True, replica_timeout_ms=100).send(name, {})
+
+        async def enqueue() -> str:
+            url = f"redis://127.0.0.1:{client.connection_pool.connection_kwargs['port']}"
+            async with redis.asyncio.Redis.from_url(url) as opened:
+                return await AsyncQueue(opened, stream, fsync=True, replica_timeout_ms=100).enqueue({})
+
+        with pytest.raises(NotReplicatedError):
+            asyncio.run(enqueue())
+        client.config_set("appendfsync", "always")
+        assert asyncio.run(enqueue())

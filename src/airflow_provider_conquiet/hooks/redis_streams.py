@@ -98,7 +98,8 @@ class RedisStreamsHook(BaseHook):
 
     def queue(self, stream: str, group: str, consumer: str, **config: int) -> RedisStreamsQueue:
         """The queue of one stream and group; `config` as in `QueueConfig`."""
-        return RedisStreamsQueue(self.get_conn(), QueueConfig(stream, group, consumer, **config))
+        settings: dict[str, Any] = dict(config)
+        return RedisStreamsQueue(self.get_conn(), QueueConfig(stream, group, consumer, **settings))
 
     def topic(self, name: str) -> Topic:
         """The topic as it is now; a plain stream is a topic of one partition."""

@@ -12,7 +12,7 @@ from airflow_provider_conquiet.arguments import failing_at_once, number, optiona
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.reports import Report
-from airflow_provider_conquiet.run_messages import MOST_MESSAGES, RunMessages
+from airflow_provider_conquiet.run_messages import MAX_BYTES, MOST_MESSAGES, RunMessages
 from airflow_provider_conquiet.task_try import TaskTry
 from conquiet import QueueMessage
 from conquiet.queue.config import CLAIM_IDLE_MS
@@ -31,6 +31,7 @@ class TakeOperator(BaseOperator):
         stream: the key of the stream.
         group: a group that only runs of this DAG read.
         max_messages: how many at most, up to 1,000.
+        max_bytes: no more are taken after so many bytes of payloads, of which `messages_of` makes one list.
         max_deliveries: a message that more runs have failed with becomes a dead letter; `None` for never.
         claim_idle_ms: after which other runs take over what was not renewed, as when the triggerer is gone.
         skip_on_empty: skip the task, and what depends on it, if there is no message.
@@ -45,6 +46,7 @@ class TakeOperator(BaseOperator):
         "stream",
         "group",
         "max_messages",
+        "max_bytes",
         "max_deliveries",
         "claim_idle_ms",
         "redis_streams_conn_id",
@@ -58,6 +60,7 @@ class TakeOperator(BaseOperator):
         stream: str,
         group: str,
         max_messages: int | str = 100,
+        max_bytes: int | str = MAX_BYTES,
         max_deliveries: int | str | None = None,
         claim_idle_ms: int | str = CLAIM_IDLE_MS,
         skip_on_empty: bool = True,
@@ -68,6 +71,7 @@ class TakeOperator(BaseOperator):
         self.stream = stream
         self.group = group
         self.max_messages = max_messages
+        self.max_bytes = max_bytes
         self.max_deliveries = max_deliveries
         self.claim_idle_ms = claim_idle_ms
         self.skip_on_empty = skip_on_empty
@@ -79,6 +83,9 @@ class TakeOperator(BaseOperator):
             most = number("max_messages", self.max_messages, int)
             if not 1 <= most <= MOST_MESSAGES:
                 raise ValueError(f"max_messages is between 1 and {MOST_MESSAGES}, got {most}")
+            max_bytes = number("max_bytes", self.max_bytes, int)
+            if max_bytes < 1:
+                raise ValueError(f"max_bytes is at least 1, got {max_bytes}")
             messages = RunMessages.of_try(
                 TaskTry.of_context(context),
                 redis_streams_conn_id=self.redis_streams_conn_id,
@@ -86,7 +93,8 @@ class TakeOperator(BaseOperator):
                 group=self.group,
                 claim_idle_ms=number("claim_idle_ms", self.claim_idle_ms, int),
             )
-            ids, counts = messages.take(most, optional_number("max_deliveries", self.max_deliveries, int))
+            max_deliveries = optional_number("max_deliveries", self.max_deliveries, int)
+            ids, counts = messages.take(most, max_deliveries, max_bytes)
         if not ids and self.skip_on_empty:
             raise AirflowSkipException(f"no message in {self.stream!r} for group {self.group!r}")
         self.log.info("%s messages taken for this run as consumer %r", len(ids), messages.consumer)

@@ -49,15 +49,18 @@ class OutboxRelay:
         *,
         min_replicas: int = 0,
         replica_timeout_ms: int = 1_000,
+        fsync: bool = False,
     ) -> None:
         """Publish to the streams of this client's server.
 
         Args:
             min_replicas: a row is kept until so many replicas have its message: a failover loses none.
             replica_timeout_ms: for so long `relay` waits for them.
+            fsync: a row is kept until its message is on disk, too, at the primary and these replicas; see
+                `StreamWriter`.
         """
         check_client(client)
-        self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
+        self._replicas = ReplicaWait(min_replicas, replica_timeout_ms, fsync)
         self._engine = engine
         self._client = client
         self._ends = EndWatch(client)

@@ -37,6 +37,7 @@ class AsyncQueue:
         *,
         min_replicas: int = 0,
         replica_timeout_ms: int = 1_000,
+        fsync: bool = False,
         codec: PayloadCodec | None = None,
     ) -> None:
         """Write to the stream; arguments are those of `StreamWriter`."""
@@ -53,6 +54,7 @@ class AsyncQueue:
             stream,
             min_replicas=min_replicas,
             replica_timeout_ms=replica_timeout_ms,
+            fsync=fsync,
             codec=codec,
         )
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from redis.exceptions import ResponseError
 
 from conquiet.arguments import check_positive_int
-from conquiet.queue.batch_size import BATCH_BYTES, BatchSize
+from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.queue.connection import AS_BYTES, AsyncClient, Client, as_text, visible_errors
-from conquiet.queue.message import pairs_of
+from conquiet.queue.pages import EntryPages
 from conquiet.queue.steps import Steps, command, run_steps, run_steps_async
 
 #: Of entries that are read to be counted.
@@ -195,19 +195,13 @@ def _lag(
     # Redis 7 and later know it, unless entries were deleted; Redis 6.2 does not have the field.
     if group_info.get("lag") is not None:
         return int(group_info["lag"]), "server"
-    # XRANGE returns whole entries: a few at a time, and not all of them if they are large.
-    sizes, behind, counted, bytes_read = BatchSize(count_limit + 1), last_delivered, 0, 0
+    # The server reads whole entries: not all of them if they are large.
+    pages, counted, bytes_read = EntryPages(stream, first=f"({last_delivered}"), 0, 0
     while counted <= count_limit and bytes_read <= _MOST_BYTES:
-        size = min(sizes.next, count_limit + 1 - counted)
-        entries = yield command("XRANGE", stream, f"({behind}", "+", "COUNT", size)
-        counted += len(entries)
-        if len(entries) < size:
+        ids, size = yield from pages.next_ids(count_limit + 1 - counted)
+        counted, bytes_read = counted + len(ids), bytes_read + size
+        if pages.is_end:
             return counted, "counted"
-        behind = as_text(entries[-1][0])
-        lengths = [sum(len(value) for _, value in pairs_of(fields)) for _, fields in entries]
-        bytes_read += sum(lengths)
-        sizes.learn_bytes(lengths)
-        sizes.took(0.0)
     return None, None
 
 

@@ -40,13 +40,16 @@ class QueueConfig:
     min_replicas: int = 0
     #: How long they wait for that.
     replica_timeout_ms: int = 1_000
+    #: What was enqueued is on disk, too, at the primary and these replicas; refused before Redis 7.2, and
+    #: with `appendonly no`.
+    fsync: bool = False
 
     def __post_init__(self) -> None:
         for name in ("stream_key", "consumer_group", "consumer_name"):
             check_name(name, getattr(self, name))
         for name in ("block_ms", "max_read_count", "claim_idle_ms"):
             check_positive_int(name, getattr(self, name))
-        ReplicaWait(self.min_replicas, self.replica_timeout_ms)
+        ReplicaWait(self.min_replicas, self.replica_timeout_ms, self.fsync)
 
 
 def check_config(config: object) -> None:

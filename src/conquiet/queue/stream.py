@@ -58,6 +58,7 @@ class RedisStreamsQueue(GroupMember):
             group=config.consumer_group,
             min_replicas=config.min_replicas,
             replica_timeout_ms=config.replica_timeout_ms,
+            fsync=config.fsync,
             codec=codec,
         )
         #: What is known of the stream's end, by what is enqueued here and by drains.

@@ -52,6 +52,7 @@ class StreamWriter:
         group: str | None = None,
         min_replicas: int = 0,
         replica_timeout_ms: int = 1_000,
+        fsync: bool = False,
         codec: PayloadCodec | None = None,
     ) -> None:
         """Write to the stream.
@@ -60,12 +61,14 @@ class StreamWriter:
             group: for error messages only.
             min_replicas: every call waits until so many replicas have what it added.
             replica_timeout_ms: for so long; then it raises a `NotReplicatedError`.
+            fsync: what was added is on disk, too, at the primary and these replicas (`WAITAOF`); refused
+                before Redis 7.2, and with `appendonly no`.
             codec: makes the JSON object of every payload, dicts too.
         """
         check_client(client)
         check_name("stream", stream)
         check_codec(codec)
-        self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
+        self._replicas = ReplicaWait(min_replicas, replica_timeout_ms, fsync)
         self.client = client
         self.stream = stream
         #: Reports what a failover has lost of what was added here.

@@ -9,11 +9,16 @@ from typing import Any
 from conquiet.mq import Topics
 from conquiet.queue import Client
 from conquiet.queue.backlog import as_mapping
+from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.queue.connection import AS_BYTES, as_text, visible_errors
+from conquiet.queue.pages import EntryPages
+from conquiet.queue.steps import run_steps
 from dagster_conquiet.specs import AnySpec, TopicDrainSpec
 
 #: So many of the messages that were delivered last are looked at; if all are pending, none was committed.
 _MOST_PENDING = 1_000
+#: And of so many bytes, which the server reads for it.
+_MOST_BYTES = 8 * BATCH_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +65,17 @@ def _newest_finished(call: Any, stream: str, group: str) -> str | None:
     if info is None:
         return None
     last = as_text(info["last-delivered-id"])
-    rows = call("XPENDING", stream, group, "-", "+", _MOST_PENDING, parse_detail=True)
-    if not rows or len(rows) < _MOST_PENDING:
-        pending = {as_text(row["message_id"]) for row in rows}
-        count = len(pending) + 1
-    else:
-        # The oldest ones are not those in question: ask for the newest instead, by where they begin.
-        page = call("XREVRANGE", stream, last, "-", "COUNT", _MOST_PENDING)
-        first = as_text(page[-1][0]) if page else last
-        rows = call("XPENDING", stream, group, first, last, _MOST_PENDING, parse_detail=True)
-        pending, count = {as_text(row["message_id"]) for row in rows}, _MOST_PENDING
-    if last != "0-0" and last not in pending:
+    if last == "0-0":
+        return None
+    if not call("XPENDING", stream, group, last, last, 1, parse_detail=True):
         return last
-    delivered = call("XREVRANGE", stream, last, "-", "COUNT", count)
-    return next((name for name in (as_text(row[0]) for row in delivered) if name not in pending), None)
+    pages, read, bytes_read = EntryPages(stream, last=last, newest_first=True), 0, 0
+    while not pages.is_end and read < _MOST_PENDING and bytes_read < _MOST_BYTES:
+        ids, size = run_steps(call, pages.next_ids(_MOST_PENDING - read))
+        read, bytes_read = read + len(ids), bytes_read + size
+        if ids:
+            rows = call("XPENDING", stream, group, ids[-1], ids[0], _MOST_PENDING, parse_detail=True)
+            pending = {as_text(row["message_id"]) for row in rows}
+            if finished := next((name for name in ids if name not in pending), None):
+                return finished
+    return None

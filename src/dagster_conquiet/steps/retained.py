@@ -16,6 +16,8 @@ from conquiet.payload import decode_payload
 from conquiet.queue import Client, QueueMessage
 from conquiet.queue.connection import AS_BYTES, visible_errors
 from conquiet.queue.message import Delivery, delivery_of
+from conquiet.queue.pages import EntryPages
+from conquiet.queue.steps import run_steps
 from conquiet.tracing import Where
 
 _log = logging.getLogger(__name__)
@@ -56,8 +58,8 @@ class RetainedChannel:
         self._client = client
         self._work = work
         self._retained = retained
-        self._next, self._end = retained.ids
-        self._has_more = True
+        first, last = retained.ids
+        self._pages = EntryPages(stream, first=first, last=last)
         self.stream = stream
         self.where = Where(destination=stream, group=work)
         self.is_caught_up = False
@@ -67,13 +69,10 @@ class RetainedChannel:
     def read(self, settlements: Sequence[Settlement], size: int, _wait_ms: int | None) -> Delivery | None:
         """The next page; `None` behind the last one."""
         self.settle(settlements)
-        while self._has_more:
+        call = partial(self._client.execute_command, **AS_BYTES)
+        while not self._pages.is_end:
             with visible_errors("XRANGE", stream=self.stream, group=None):
-                call = partial(self._client.execute_command, **AS_BYTES)
-                entries = call("XRANGE", self.stream, self._next, self._end, "COUNT", size)
-            self._has_more = len(entries) == size
-            if entries:
-                self._next = f"({entries[-1][0].decode()}"
+                entries = run_steps(call, self._pages.next(size))
             delivery = delivery_of(((entry, 1) for entry in entries), stream=self.stream, group=self._work)
             wanted = [msg for msg in delivery.messages if self._retained.is_wanted(msg)]
             if wanted or delivery.malformed:

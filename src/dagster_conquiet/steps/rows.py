@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from conquiet.errors import ConquietError
 from conquiet.queue import Client
-from conquiet.queue.batch_size import BatchSize
-from conquiet.queue.connection import key_beside
+from conquiet.queue.connection import AS_BYTES, key_beside
+from conquiet.queue.message import pairs_of
+from conquiet.queue.pages import EntryPages
+from conquiet.queue.steps import run_steps
 from dagster_conquiet.steps.entries import json_of_entries
 
-#: Of small rows; of large ones as many as `BatchSize` says.
+#: Of small rows; of large ones few.
 _PAGE = 1_000
 
 
@@ -66,15 +69,13 @@ def read_rows(client: Client, stream: str) -> list[dict[str, Any]]:
     except (KeyError, TypeError, ValueError) as error:
         raise RowsMissingError(stream=stream, expected=None, found=0) from error
     read: list[dict[str, Any]] = []
-    sizes = BatchSize(_PAGE)
-    while start is not None:
-        size = sizes.next
-        entries: Any = client.xrange(stream, start, end or "+", count=size)
-        page = json_of_entries(entries)
-        read += [row for _, row in page if row is not None]
-        start = f"({page[-1][0]}" if len(page) == size else None
-        sizes.learn_bytes([sum(map(len, (fields or {}).values())) for _, fields in entries])
-        sizes.took(0.0)
+    if start is not None:
+        pages = EntryPages(stream, first=start, last=end or "+")
+        call = partial(client.execute_command, **AS_BYTES)
+        while not pages.is_end:
+            entries = run_steps(call, pages.next(_PAGE))
+            page = json_of_entries([(entry_id, dict(pairs_of(fields))) for entry_id, fields in entries])
+            read += [row for _, row in page if row is not None]
     if len(read) != count:
         raise RowsMissingError(stream=stream, expected=count, found=len(read))
     return read

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 import pytest
 
 from conquiet import DrainLimits, Inbox, QueueConfig, RedisStreamsQueue, drain
-from conquiet.errors import DrainError
+from conquiet.errors import DrainError, WriteRefusedError
 from conquiet.mq import (
     DeadLetter,
     DeadLetters,
@@ -95,6 +95,26 @@ def test_every_attempt_gets_the_message_as_it_was_sent(topic, producer, start, e
     wait_until_finished(topic)
 
     assert seen == [(attempt, str(SENT), "anna", {"trace": "abc"}) for attempt in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("size", [1, 100_000], ids=["small", "large"])
+def test_what_the_database_refused_keeps_the_key_it_was_sent_with(topic, producer, engine, start, size):
+    """Else others of its key would be handled before it."""
+    producer.send_many(
+        topic.name, [Message(payload={"n": n, "text": "x" * size}, key="anna") for n in range(3)]
+    )
+    seen = []
+
+    def handler(msg, _session):
+        seen.append(msg.payload["n"])
+        if seen == [0]:
+            msg.envelope.key = "changed"
+            raise WriteRefusedError("disk full")
+
+    start(topic, handler, engine=engine, config=quick(ordering="strict"))
+    wait_until_finished(topic)
+
+    assert seen == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("end", [fail, refuse])

@@ -218,3 +218,25 @@ def test_a_letter_of_a_signed_task_is_retried_by_the_app_that_can_sign(server_ur
         entries: Any = signed.client.xrange(keys.streams[5])
         [(_, fields)] = entries
         assert signed.codec.decode(fields[b"data"]).id == new_id
+
+
+@pytest.mark.parametrize(
+    ("which", "said"),
+    [
+        ({"errortype": "X"}, "'errortype' is not a filter of dead letters: those are error_type, task"),
+        ({"group": "billing"}, "'group' is not a filter"),
+        ({"since_ms": "1700000000000"}, "since_ms must be of type int"),
+        ({"until_ms": True}, "until_ms must be of type int"),
+        ({"error_type": ValueError}, "error_type must be of type str"),
+        ({"task": None}, "task must be of type str"),
+    ],
+)
+def test_a_filter_of_dead_letters_that_would_not_be_applied_is_refused(
+    app: TaskApp, start: StartWorker, which: Any, said: str
+) -> None:
+    fail(app, start)
+
+    with pytest.raises(TypeError, match=said):
+        app.control.retry_all(queue="default", **which)
+
+    assert app.control.queue("default").dead_letters == 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypedDict, TypeVar, Unpack
 
-from conquiet.arguments import check_non_negative_int, check_positive_int
+from conquiet.arguments import check_filter, check_non_negative_int, check_positive_int
 from conquiet.errors import TopicError
 from conquiet.mq.clock import server_ms
 from conquiet.mq.dead_letters.record import DeadLetterRecord
@@ -35,6 +35,9 @@ class LetterFilter(TypedDict, total=False):
     since_ms: int
     #: Dead-lettered at this time or before.
     until_ms: int
+
+
+_FILTERS = {"error_type": str, "group": str, "since_ms": int, "until_ms": int}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,7 @@ class DeadLetters:
         """
         check_positive_int("limit", limit)
         check_positive_int("most_read", most_read)
-        _check_filter(which)
+        check_filter(which, _FILTERS, "dead letters")
         begin = None if after is None else Position.parse(after)
         streams, since_ms, end = self._opened(), which.get("since_ms", 0), _end_of(which)
         letters = (
@@ -164,7 +167,7 @@ class DeadLetters:
         if limit is not None:
             check_positive_int("limit", limit)
         _check_rate(per_second)
-        _check_filter(which)
+        check_filter(which, _FILTERS, "dead letters")
         streams = self._opened()
         # Ends are fixed before: a handler that fails at once again would be replayed for ever.
         ends = streams.last_ids(_end_of(which))
@@ -264,16 +267,6 @@ def _check_rate(per_second: object) -> None:
         raise TypeError(f"per_second must be a number, got {per_second!r}")
     if not 0 < per_second < float("inf"):
         raise ValueError(f"per_second must be above 0 and finite, got {per_second!r}")
-
-
-def _check_filter(which: LetterFilter) -> None:
-    # A filter that is not applied would select every letter.
-    kinds = {"error_type": str, "group": str, "since_ms": int, "until_ms": int}
-    for name, value in which.items():
-        if name not in kinds:
-            raise TypeError(f"{name!r} is not a filter of dead letters: those are {', '.join(kinds)}")
-        if not isinstance(value, kinds[name]) or isinstance(value, bool):
-            raise TypeError(f"{name} must be of type {kinds[name].__name__}, got {value!r}")
 
 
 def _end_of(which: LetterFilter) -> str:

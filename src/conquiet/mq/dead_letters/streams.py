@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
-from typing import Any
 
 from conquiet.errors import TopicError
 from conquiet.mq import scripts
@@ -13,8 +12,9 @@ from conquiet.mq.policies import DeadLetterPolicy
 from conquiet.mq.positions import Position
 from conquiet.mq.scripts import LetterAddress
 from conquiet.mq.topics import Topic
-from conquiet.queue.batch_size import BatchSize
 from conquiet.queue.message import pairs_of
+from conquiet.queue.pages import EntryPages
+from conquiet.queue.steps import run_steps
 
 #: At most: letters carry payloads and tracebacks, and every partition has a page in memory.
 _PAGE = 50
@@ -139,23 +139,16 @@ class DeadLetterStreams:
         self, partition: int, start: str, end: str, *, is_reverse: bool = False
     ) -> Iterator[tuple[Position, DeadLetterRecord]]:
         suffix, of_partition = (f"@{partition}", partition) if self._is_per_partition else ("", None)
-        entries: list[Any] | None = None
-        sizes, count = BatchSize(_PAGE), 0
-        while entries is None or len(entries) == count:
-            count = sizes.next
-            command = ("XREVRANGE", self._streams[partition], end, start)
-            if not is_reverse:
-                command = ("XRANGE", self._streams[partition], start, end)
-            entries = self.topic.call(*command, "COUNT", count)
-            sizes.learn_bytes([sum(len(value) for _, value in pairs_of(fields)) for _, fields in entries])
-            sizes.took(0.0)
+        pages = EntryPages(self._streams[partition], first=start, last=end, newest_first=is_reverse)
+        while not pages.is_end and (entries := run_steps(self.topic.call, pages.next(_PAGE))):
             for entry_id, fields in entries:
                 letter_id = entry_id.decode() + suffix
                 yield (
                     Position.of(entry_id, partition),
                     DeadLetterRecord.read(
-                        fields, letter_id=letter_id, topic=self.topic.name, partition=of_partition
+                        dict(pairs_of(fields)),
+                        letter_id=letter_id,
+                        topic=self.topic.name,
+                        partition=of_partition,
                     ),
                 )
-                last = f"({entry_id.decode()}"
-                start, end = (start, last) if is_reverse else (last, end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
-from typing import Any, Literal
+from typing import Literal
 
 from conquiet.arguments import check_positive_int
 from conquiet.errors import TopicError
@@ -15,9 +15,11 @@ from conquiet.mq.look.stats import group_marks
 from conquiet.mq.positions import Position
 from conquiet.mq.topics import Topic, Topics, name_of
 from conquiet.payload import Payload, decode_payload
-from conquiet.queue.batch_size import BATCH_BYTES, BatchSize
+from conquiet.queue.batch_size import BATCH_BYTES
 from conquiet.queue.connection import Client, as_text
-from conquiet.queue.message import data_of, entry_id_order, pairs_of
+from conquiet.queue.message import RawEntry, data_of, entry_id_order, pairs_of
+from conquiet.queue.pages import EntryPages
+from conquiet.queue.steps import run_steps
 
 #: Entries that one page reads at the most before it returns what it found, and what they may weigh.
 _MAX_READ = 10_000
@@ -234,23 +236,15 @@ def _messages_in(
     topic: Topic, partition: int, start: str, end: str, *, is_reverse: bool = False, most: int = _MAX_READ + 1
 ) -> Iterator[StoredMessage]:
     """The entries of an interval, read a few at a time while they are large."""
-    stream, sizes = topic.keys.stream(partition), BatchSize(_PAGE)
-    read, count = 0, 0
-    entries: list[Any] | None = None
-    while entries is None or (len(entries) == count and read < most):
-        count = min(sizes.next, most - read)
-        ends = (end, start) if is_reverse else (start, end)
-        entries = topic.call("XREVRANGE" if is_reverse else "XRANGE", stream, *ends, "COUNT", count)
+    pages = EntryPages(topic.keys.stream(partition), first=start, last=end, newest_first=is_reverse)
+    read = 0
+    while not pages.is_end and read < most:
+        entries = run_steps(topic.call, pages.next(min(_PAGE, most - read)))
         read += len(entries)
-        sizes.learn_bytes([sum(len(value) for _, value in pairs_of(fields)) for _, fields in entries])
-        sizes.took(0.0)
         yield from (_stored(topic, partition, entry) for entry in entries)
-        if entries:
-            last = f"({entries[-1][0].decode()}"
-            start, end = (start, last) if is_reverse else (last, end)
 
 
-def _stored(topic: Topic, partition: int, entry: tuple[bytes, Any]) -> StoredMessage:
+def _stored(topic: Topic, partition: int, entry: RawEntry) -> StoredMessage:
     entry_id, fields = entry
     pairs = pairs_of(fields)
     added_at_ms = int(entry_id.partition(b"-")[0])

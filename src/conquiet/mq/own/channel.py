@@ -218,8 +218,9 @@ class PartitionChannel:
     def as_delivered(self, msg: MqMessage) -> MqMessage:
         """As `Channel.as_delivered`."""
         self.room.end(msg.id)
+        delivered = msg.as_delivered()
         # It may wait for long; a large one is loaded again when its turn comes.
-        return msg.as_delivered() if len(msg.data) <= _SMALL_BYTES else msg.unloaded()
+        return delivered if len(msg.data) <= _SMALL_BYTES else delivered.unloaded()
 
     def count_unavailable(self, messages: int) -> None:
         """As `Channel.count_unavailable`."""

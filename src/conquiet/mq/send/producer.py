@@ -46,6 +46,7 @@ class Producer:
         create_streams: bool = False,
         min_replicas: int = 0,
         replica_timeout_ms: int = 1_000,
+        fsync: bool = False,
         codec: PayloadCodec | None = None,
     ) -> None:
         """Send with this client.
@@ -54,9 +55,10 @@ class Producer:
             create_streams: what is sent to a name that is not there goes to a new plain stream.
             min_replicas: `send`, and each batch of `send_many`, waits until so many replicas have it.
             replica_timeout_ms: for so long; then it raises a `NotReplicatedError`.
+            fsync: what was sent is on disk, too, at the primary and these replicas; see `StreamWriter`.
             codec: makes the JSON object of every payload, dicts too.
         """
-        self._replicas = ReplicaWait(min_replicas, replica_timeout_ms)
+        self._replicas = ReplicaWait(min_replicas, replica_timeout_ms, fsync)
         check_positive_int("dedupe_window_ms", dedupe_window_ms)
         self._topics = KnownTopics(client, create_streams=create_streams)
         self._ends = EndWatch(client)

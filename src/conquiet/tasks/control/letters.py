@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypedDict, Unpack
 
-from conquiet.arguments import check_non_negative_int
+from conquiet.arguments import check_filter, check_non_negative_int
 from conquiet.queue.connection import Client, as_text, run_command
 from conquiet.queue.message import data_of
 from conquiet.tasks.keys import QueueKeys
@@ -28,6 +28,9 @@ class LetterFilter(TypedDict, total=False):
     since_ms: int
     #: Dead-lettered at this time or before.
     until_ms: int
+
+
+_FILTERS = {"error_type": str, "task": str, "since_ms": int, "until_ms": int}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,12 @@ def find_letter(client: Client, keys: QueueKeys, name: str) -> TaskLetter | None
 
 
 def matching_letters(client: Client, keys: QueueKeys, **which: Unpack[LetterFilter]) -> Iterator[TaskLetter]:
-    """The letters that are there now, the oldest first; those added later are left out."""
+    """The letters that are there now, the oldest first; those added later are left out.
+
+    Raises:
+        TypeError: a filter is unknown, or of another type.
+    """
+    check_filter(which, _FILTERS, "dead letters")
     command = ("XREVRANGE", keys.dead_letters, which.get("until_ms", "+"), "-", "COUNT", 1)
     last = run_command(client, *command, stream=keys.dead_letters, group=None)
     if not last:
