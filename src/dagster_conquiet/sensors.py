@@ -10,12 +10,12 @@ import dagster as dg
 
 from conquiet.queue import Client
 from dagster_conquiet.asset_keys import stream_asset_key
-from dagster_conquiet.described import names_of, tags_of
+from dagster_conquiet.described import tags_of
 from dagster_conquiet.partitions import dynamic_topic_partitions
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
 from dagster_conquiet.steps.backlog import waiting_in_partitions, waiting_in_stream
 from dagster_conquiet.steps.cancelled import Memory
-from dagster_conquiet.steps.metadata import Metadata, page_link, source_metadata
+from dagster_conquiet.steps.metadata import Metadata, definition_metadata, page_link, source_metadata
 from dagster_conquiet.steps.requests import Part, Rules, requests_of_tick, undrained_partitions
 
 
@@ -36,7 +36,8 @@ def build_backlog_sensor(
     those of `@sensor`, such as `name`, `minimum_interval_seconds` or `default_status`.
 
     Args:
-        job: without one it observes the stream, and requests nothing: for declarative automation.
+        job: without one it observes the stream, and requests nothing: for declarative automation, which
+            needs `build_stream_asset(spec.stream)` in the definitions too, and else fires on nothing.
         min_lag: how many messages must wait; an unknown lag counts as enough.
         max_runs: how many runs and other consumers may drain the stream at once. More than one do not keep
             the order of its messages.
@@ -81,7 +82,8 @@ def build_topic_backlog_sensor(
     """Request a run of each partition that has messages and no owner; at most one per partition.
 
     A message that failed counts from when its next attempt is due: only a run makes that attempt. Without a
-    job the sensor observes the partitions, and adds those that the topic has got.
+    job the sensor observes the partitions, and adds those that the topic has got: for declarative automation,
+    which needs `build_topic_asset(spec)` in the definitions too, and else fires on nothing.
 
     Examples:
         >>> shipped = build_topic_drain_asset(shipments, key="shipped")
@@ -124,9 +126,12 @@ def _build_sensor(
             requests_of_tick(context, spec, job.name, parts, rules, before) if job else ([], [], before)
         )
         reasons = reasons or [rules.reason_to_rest(spec, parts, has_job=bool(job))]
-        if missing := undrained_partitions(spec, parts, undefined):
-            reasons.append(missing)
-            context.log.warning(missing)
+        missing = [undrained_partitions(spec, parts, undefined)]
+        if not job:
+            missing.append(_missing_source(context, spec))
+        for sentence in filter(None, missing):
+            reasons.append(sentence)
+            context.log.warning(sentence)
         after = {
             part.name: memories.get(part.name, Memory()).after_tick(part.state, part.waiting)
             for part in parts
@@ -149,10 +154,23 @@ def _build_sensor(
         "name": f"backlog__{spec.name}",
         "description": f"{does} {spec.source!r} for {spec.group!r}.",
         "tags": tags_of(spec),
-        "metadata": names_of(spec),
+        "metadata": definition_metadata(spec),
     }
     decorate = dg.sensor(job=job, required_resource_keys={spec.resources.redis}, **(defaults | options))
     return decorate(backlog_sensor)
+
+
+def _missing_source(context: dg.SensorEvaluationContext, spec: AnySpec) -> str | None:
+    """What automation needs beside this sensor, if the definitions do not have it."""
+    repository, key = context.repository_def, stream_asset_key(spec.source)
+    graph = None if repository is None else repository.asset_graph
+    if graph is None or (graph.has(key) and graph.get(key).is_observable):
+        return None
+    build = "build_stream_asset" if isinstance(spec, DrainSpec) else "build_topic_asset"
+    return (
+        f"automation never fires: asset {key.to_user_string()!r} is not an observable asset of the "
+        f"definitions; add {build}(…) to their assets"
+    )
 
 
 def _memories_in(cursor: str | None) -> dict[str, Memory]:

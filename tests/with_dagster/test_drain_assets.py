@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ import pytest
 from conquiet import DrainLimits
 from dagster_conquiet import (
     ClaimStaleConfig,
+    DatabaseResource,
     DrainConfig,
     DrainSpec,
     SparkJobSpec,
@@ -273,6 +275,36 @@ def test_a_database_that_fails_in_the_middle_puts_no_payload_into_the_event_log(
     assert not result.success
     assert "OperationalError" in log
     assert "4111-1111" not in log
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_a_drain_that_an_outage_ends_fails_with_the_counts_of_what_it_did(
+    spec, resources, instance, enqueue, engine, is_allowed
+):
+    enqueue(3)
+    asset = build_drain_asset(replace(spec, config=DrainConfig(log_errors=is_allowed)), key="refusing")
+    nowhere = resources | {"database": DatabaseResource(url="sqlite:////not/there/shop.db")}
+
+    description, metadata, log = failure_of(asset, nowhere, instance)
+
+    assert "the drain was ended by DatabaseUnavailableError" in description
+    assert "OperationalError" in log
+    assert (metadata["read"], metadata["handled"], metadata["handed_back"]) == (3, 0, 3)
+    assert (metadata["stopped_by"], metadata["remaining_lag"]) == ("error", 0)
+    assert ("unable to open database file" in log) == is_allowed
+
+
+def test_the_table_of_failures_says_what_its_columns_are(stream, resources, instance, enqueue):
+    enqueue(1)
+
+    result = dg.materialize(
+        [refusing(stream, "refuse_all")], resources=resources, instance=instance, raise_on_error=False
+    )
+
+    data: Any = result.get_step_failure_events()[0].step_failure_data.user_failure_data
+    columns = data.metadata["failures"].schema.columns
+    assert [column.name for column in columns] == ["id", "error"]
+    assert all(column.description for column in columns)
 
 
 def test_a_clean_end_leaves_no_consumer_name_in_the_group(spec, resources, instance, enqueue, consumers):
