@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import dagster as dg
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from dagster_conquiet.checks import (
     build_backlog_check,
@@ -64,6 +64,9 @@ class RecoveryAttributes(dg.Model, dg.Resolvable):
 
 class CheckAttributes(dg.Model, dg.Resolvable):
     """What the checks warn of; a limit that is not given is not checked."""
+
+    # A condition is an object of Dagster's, which the YAML names in braces.
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     max_lag: int | None = Field(default=None, description="Of build_backlog_check.")
     max_lag_growth: int | None = Field(default=None, description="Of build_lag_growth_check.")
