@@ -51,9 +51,6 @@ attributes:
     max_oldest_age_s: 120
     max_lag_growth: 50
     severity: ERROR
-    blocking: true
-    descriptions: {backlog: Call the shop}
-    automation_condition: "{{ dg.AutomationCondition.eager() }}"
   redis_url_variable: COMPONENT_REDIS_URL
   database_url_variable: COMPONENT_DATABASE_URL
 """
@@ -83,12 +80,7 @@ def test_the_yaml_makes_assets_checks_jobs_a_sensor_and_a_schedule(defs, stream)
     assert graph.get(bills).group_name == "shop"
     assert graph.get(bills).parent_keys == {stream_asset_key(stream)}
     assert graph.get(stream_asset_key(stream)).group_name == "shop"
-    checks = [check for checked in defs.asset_checks for check in checked.check_specs]
-    assert len(graph.asset_check_keys) == len(checks) == 5
-    assert all(check.blocking and check.automation_condition for check in checks)
-    assert [check.description for check in checks if "Call the shop" in (check.description or "")] == [
-        "Call the shop"
-    ]
+    assert len(graph.asset_check_keys) == 5
     assert {schedule.tags["conquiet/stream"] for schedule in defs.schedules} == {stream}
     assert sensor.minimum_interval_seconds == 15
     assert sensor.default_status == dg.DefaultSensorStatus.RUNNING
@@ -272,6 +264,25 @@ def test_a_handler_of_the_yaml_is_given_the_resources_that_it_names(
             defs.resolve_job_def(job_of(made, "")).execute_in_process(instance=instance)
 
     assert effects_seen() == sorted(ids)
+
+
+def test_the_checks_of_the_yaml_may_block_with_words_and_automation_of_their_own(stream):
+    checks = {
+        "max_lag": 10,
+        "blocking": True,
+        "descriptions": {"backlog": "Call the shop"},
+        "automation_condition": "{{ dg.AutomationCondition.eager() }}",
+    }
+    contents = yaml_of("StreamDrainComponent", stream=stream, group="billing", checks=checks)
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(StreamDrainComponent, defs_yaml_contents=contents)
+        with sandbox.load_component_and_build_defs(path) as (_, made):
+            specs = [spec for check in made.asset_checks or () for spec in check.check_specs]
+
+    assert all(spec.blocking for spec in specs)
+    assert {spec.automation_condition for spec in specs} == {dg.AutomationCondition.eager()}
+    assert [spec.description for spec in specs if spec.name.startswith("backlog")] == ["Call the shop"]
+    assert len({spec.description for spec in specs}) == 2
 
 
 def test_a_description_of_a_check_that_there_is_not_is_refused(stream):
