@@ -8,6 +8,8 @@ import dagster as dg
 
 # An underscore before an x is written as its code too, so that "_x" always begins a code.
 _WRITTEN_AS_CODE = re.compile(r"[^A-Za-z0-9_]|_(?=x)")
+# In one word parts are divided by "__": an underscore stays only between letters and digits.
+_WRITTEN_AS_CODE_IN_A_WORD = re.compile(r"[^A-Za-z0-9_]|_(?![A-Za-wyz0-9])")
 
 
 def stream_asset_key(stream: str) -> dg.AssetKey:
@@ -20,14 +22,19 @@ def stream_asset_key(stream: str) -> dg.AssetKey:
     """
     if not isinstance(stream, str) or not stream:
         raise ValueError(f"stream must be a name, got {stream!r}")
+    return dg.AssetKey(["streams", *(_encoded(part, _WRITTEN_AS_CODE) for part in stream.split(":"))])
+
+
+def plain_name(stream: str, *, is_one_part: bool = False) -> str:
+    """A stream as one word, for names of jobs, ops, sensors and pools; no two streams have the same.
+
+    Args:
+        is_one_part: a colon divides nothing, as in the name of a group.
+    """
+    parts = [stream] if is_one_part else stream.split(":")
+    return "__".join(_encoded(part, _WRITTEN_AS_CODE_IN_A_WORD) for part in parts)
+
+
+def _encoded(part: str, written_as_code: re.Pattern[str]) -> str:
     # An empty part is "_x_": "a::b" is not "a:b".
-    parts = [
-        _WRITTEN_AS_CODE.sub(lambda found: f"_x{ord(found[0]):x}_", part) or "_x_"
-        for part in stream.split(":")
-    ]
-    return dg.AssetKey(["streams", *parts])
-
-
-def plain_name(stream: str) -> str:
-    """The same as one word, for the names of jobs, ops, sensors and pools."""
-    return "__".join(stream_asset_key(stream).path[1:])
+    return written_as_code.sub(lambda found: f"_x{ord(found[0]):x}_", part) or "_x_"

@@ -2,25 +2,32 @@
 
 # No `from __future__ import annotations` here: Dagster reads the config's type, which is created per spec.
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
 
+from conquiet.consume.report import COUNTS
 from conquiet.queue import QueueMessage
 from dagster_conquiet.asset_keys import stream_asset_key
 from dagster_conquiet.config import with_defaults
-from dagster_conquiet.described import KINDS, code_references, description_of, names_of
+from dagster_conquiet.described import KINDS, code_references, description_of
 from dagster_conquiet.partitions import partitions_of
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
 from dagster_conquiet.steps.drain import drain_in_step, read_again_in_step
-from dagster_conquiet.steps.metadata import page_link
+from dagster_conquiet.steps.metadata import definition_metadata
 from dagster_conquiet.steps.ranges import drain_in_turn, failure_of
 from dagster_conquiet.steps.retained import Retained
 
 AssetKey = dg.AssetKey | str | list[str]
 #: The name of a field of the payload, or a function of the message, by which an asset is partitioned.
 PartitionBy = str | Callable[[QueueMessage], str]
+#: Metadata that a run of several partitions has of each of them, or not at all.
+_OF_ONE_PARTITION = frozenset({*COUNTS, "dagster/row_count", "first_id", "last_id"})
+#: Dagster lists all partitions of the run again for each one that metadata are added to.
+_MOST_COUNTED = 500
 
 
 def build_drain_asset(
@@ -78,9 +85,7 @@ def _drain_asset(
         "kinds": KINDS,
         "description": description_of(spec),
     }
-    metadata = (
-        names_of(spec) | page_link(spec.source) | code_references(spec) | (options.get("metadata") or {})
-    )
+    metadata = definition_metadata(spec) | code_references(spec) | (options.get("metadata") or {})
     options = options | {"metadata": metadata}
     if options.get("description", "") is None:
         del options["description"]
@@ -92,18 +97,15 @@ def _drain_asset(
         if isinstance(spec, TopicDrainSpec):
             return _drain_partitions(context, spec, config)
         if "partitions_def" in options:
-            _, metadata = read_again_in_step(context, spec, config, _retained(context, partition_by))
-        else:
-            _, metadata = drain_in_step(context, spec, config)
+            return _read_again(context, spec, config, partition_by)
+        _, metadata = drain_in_step(context, spec, config)
         return dg.MaterializeResult(metadata=metadata)
 
     drained.spec = spec  # type: ignore[attr-defined]  # for spec_of
     if "name" not in options:
         options = options | {"key": key or [spec.name]}
-    asset: dg.AssetsDefinition = dg.asset(
-        required_resource_keys=spec.resource_keys,
-        **(defaults | options),
-    )(drained)
+    needed = {*spec.resource_keys, *options.pop("required_resource_keys", ())}
+    asset: dg.AssetsDefinition = dg.asset(required_resource_keys=needed, **(defaults | options))(drained)
     return asset
 
 
@@ -126,14 +128,52 @@ def _drain_partitions(
     return dg.MaterializeResult(metadata={"handled_in_all_partitions": handled})
 
 
-def _retained(context: dg.AssetExecutionContext, partition_by: PartitionBy | None) -> Retained:
+def _read_again(
+    context: dg.AssetExecutionContext, spec: DrainSpec, config: Any, partition_by: PartitionBy | None
+) -> dg.MaterializeResult[Any]:
+    keys = list(context.partition_keys)
+    metadata, outcomes = read_again_in_step(context, spec, config, _retained(context, keys, partition_by))
+    if len(keys) == 1:
+        return dg.MaterializeResult(metadata=metadata)
+    # What is said of all would be plotted as if each of them had it.
+    for key in keys if len(keys) <= _MOST_COUNTED else ():
+        counts = {name: outcomes.get(key, {}).get(name, 0) for name in ("handled", "skipped", "failed")}
+        context.add_asset_metadata(counts | {"dagster/row_count": counts["handled"]}, partition_key=key)
+    of_all = {name: value for name, value in metadata.items() if name not in _OF_ONE_PARTITION}
+    return dg.MaterializeResult(metadata=of_all | {"handled_in_all_partitions": metadata["handled"]})
+
+
+def _retained(
+    context: dg.AssetExecutionContext, keys: Sequence[str], partition_by: PartitionBy | None
+) -> Retained:
     if partition_by is None:
         start, end = context.partition_time_window
-        return Retained(start_ms=int(start.timestamp() * 1000), end_ms=int(end.timestamp() * 1000))
-    keys = set(context.partition_keys)
+        return Retained(
+            start_ms=_ms_of(start), end_ms=_ms_of(end), partition_of=_partition_by_time(context, keys)
+        )
+    wanted = set(keys)
 
-    def is_wanted(msg: QueueMessage) -> bool:
+    def partition_of(msg: QueueMessage) -> str | None:
         key = msg.payload.get(partition_by) if isinstance(partition_by, str) else partition_by(msg)
-        return str(key) in keys
+        return str(key) if str(key) in wanted else None
 
-    return Retained(is_wanted=is_wanted)
+    return Retained(partition_of=partition_of)
+
+
+def _partition_by_time(
+    context: dg.AssetExecutionContext, keys: Sequence[str]
+) -> Callable[[QueueMessage], str]:
+    if len(keys) == 1:
+        return lambda _msg: keys[0]
+    definition: Any = context.assets_def.partitions_def
+    starts = sorted((_ms_of(definition.time_window_for_partition_key(key).start), key) for key in keys)
+    times = [at for at, _ in starts]
+
+    def partition_of(msg: QueueMessage) -> str:
+        return starts[bisect_right(times, int(msg.id.partition("-")[0])) - 1][1]
+
+    return partition_of
+
+
+def _ms_of(at: datetime) -> int:
+    return int(at.timestamp() * 1000)

@@ -12,7 +12,7 @@ from dagster_conquiet.asset_keys import stream_asset_key
 from dagster_conquiet.specs import AnySpec
 from dagster_conquiet.steps.backlog import backlog_of, dead_letter_count
 from dagster_conquiet.steps.committed import committed_of
-from dagster_conquiet.steps.metadata import backlog_metadata, lag_value, page_link
+from dagster_conquiet.steps.metadata import backlog_metadata, definition_metadata, lag_value, page_link
 
 #: Whether it passed, a sentence, and the metadata.
 _Finding = tuple[bool, str, dict[str, Any]]
@@ -151,7 +151,11 @@ def _build_check(
 ) -> dg.AssetChecksDefinition:
     severity = options.pop("severity", dg.AssetCheckSeverity.WARN)
     asset = options.pop("asset", None)
-    defaults: dict[str, Any] = {"blocking": False, "description": description}
+    defaults: dict[str, Any] = {
+        "blocking": False,
+        "description": description,
+        "metadata": definition_metadata(spec),
+    }
 
     def run_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         redis_streams = spec.resources.redis_of(context)

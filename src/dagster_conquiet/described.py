@@ -47,8 +47,19 @@ def description_of(spec: AnySpec) -> str:
 def code_references(spec: AnySpec) -> dict[str, Any]:
     """The file and the line of the handler."""
     source = _source_of(spec)
-    if source is None:
-        return {}
+    return {} if source is None else _references_to(source)
+
+
+def code_references_of_caller(function: Any = None) -> dict[str, Any]:
+    """The function that an asset is made with, if there is one, or else the line that defines the asset."""
+    if callable(function) and (source := _source_of_function(function)):
+        return _references_to(source)
+    frame = sys._getframe(2)
+    path = str(Path(frame.f_code.co_filename).absolute())
+    return _references_to(_Source(path, frame.f_lineno, "definition", None))
+
+
+def _references_to(source: _Source) -> dict[str, Any]:
     with warnings.catch_warnings():
         # Marked beta, and there is nothing else; users cannot do anything about it.
         warnings.simplefilter("ignore", category=dg.BetaWarning)

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import dagster as dg
+
 from conquiet.consume.batch_handler import BatchHandler
 
 _CONTEXT = "context"
@@ -28,7 +30,9 @@ def extra_arguments(handler: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(
         name
         for name, parameter in parameters.items()
-        if name not in own and parameter.default is parameter.empty
+        if name not in own
+        and parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     )
 
 
@@ -42,7 +46,7 @@ def bound_handler(handler: Callable[..., Any], context: Any) -> Callable[..., An
     names = extra_arguments(handler)
     if not names:
         return handler
-    given = {name: context if name == _CONTEXT else getattr(context.resources, name) for name in names}
+    given = {name: context if name == _CONTEXT else _resource(context, name, handler) for name in names}
 
     function = handler.handle_all if isinstance(handler, BatchHandler) else handler
     name_of_messages = _given(handler)
@@ -51,6 +55,17 @@ def bound_handler(handler: Callable[..., Any], context: Any) -> Callable[..., An
         return function(**{name_of_messages: one_or_many}, session=session, **given)
 
     return BatchHandler(handle) if isinstance(handler, BatchHandler) else handle
+
+
+def _resource(context: Any, name: str, handler: Callable[..., Any]) -> Any:
+    try:
+        return getattr(context.resources, name)
+    except dg.DagsterError as error:
+        function = getattr(handler, "__name__", repr(handler))
+        raise ValueError(
+            f"handler {function!r} takes the resource {name!r}, which its step has not: name it in "
+            "required_resource_keys of the spec, in YAML in resources"
+        ) from error
 
 
 def _given(handler: Callable[..., Any]) -> str:

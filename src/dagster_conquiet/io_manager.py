@@ -2,8 +2,8 @@
 
 # No `from __future__ import annotations` here: Dagster reads the types of the fields.
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_origin
 
 import dagster as dg
 from pydantic import Field
@@ -49,10 +49,11 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
             RowError: a row cannot be published; none of them is.
         """
         partitions = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
-        if len(partitions) == 1:
-            published = {partitions[0]: _rows_of(obj, context)}
-        elif isinstance(obj, Mapping) and obj.keys() == set(partitions):
+        # Of a range of one partition it may be either.
+        if isinstance(obj, Mapping) and obj.keys() == set(partitions):
             published = {partition: _rows_of(obj[partition], context) for partition in partitions}
+        elif len(partitions) == 1:
+            published = {partitions[0]: _rows_of(obj, context)}
         else:
             raise TypeError(
                 f"asset {context.asset_key.to_user_string()!r} is materialised for {len(partitions)} "
@@ -61,7 +62,7 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
         step = context.step_context
         *_, first_run = [step.run_id, *runs_retried_by(step.dagster_run, step.instance)]
         work = f"{first_run}.{context.asset_key.to_user_string()}"
-        ids: list[str] = []
+        ids: dict[str | None, list[str]] = {}
         with self.redis_streams.connect() as client:
             for partition, rows in published.items():
                 stream = self._stream(context.asset_key, partition)
@@ -69,18 +70,20 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
                 remember_rows(client, stream, of_partition)
                 if self.keep == "last":
                     trim_before(client, stream, of_partition)
-                ids += of_partition
-        first, last = (ids[0], ids[-1]) if ids else (None, None)
-        streams = [self._stream(context.asset_key, partition) for partition in partitions]
-        where: dict[str, Any] = {"streams": len(streams)}
-        if len(streams) == 1:
-            where = {"stream": streams[0], **page_link(streams[0])}
-        context.add_output_metadata({**where, "dagster/row_count": len(ids), **id_range(first, last)})
+                ids[partition] = of_partition
+        if len(partitions) == 1:
+            context.add_output_metadata(self._metadata(context.asset_key, partitions[0], ids[partitions[0]]))
+            return
+        # What is said of all would be plotted as if each of them had it.
+        for partition in partitions:
+            metadata = self._metadata(context.asset_key, partition, ids[partition])
+            step.add_asset_metadata(metadata, asset_key=context.asset_key, partition_key=partition)
+        context.add_output_metadata({"rows_in_all_partitions": sum(map(len, ids.values()))})
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The rows as a list of dicts, of objects for `list[Order]`, or as an annotated DataFrame.
 
-        Of several partitions, a dict with one of these for each partition key.
+        Of several partitions, or annotated as one, a dict with one of these for each partition key.
 
         Raises:
             RowsMissingError: some rows are no longer in the stream, or others were written between them.
@@ -100,7 +103,14 @@ class RedisStreamIOManager(dg.ConfigurableIOManager):
         elif (row_type := row_type_of(wanted)) is not None:
             name = context.asset_key.to_user_string()
             loaded = {partition: typed(name, rows, row_type) for partition, rows in loaded.items()}
-        return loaded[partitions[0]] if len(partitions) == 1 else loaded
+        is_single = len(partitions) == 1 and (partitions[0] is None or get_origin(wanted) is not dict)
+        return loaded[partitions[0]] if is_single else loaded
+
+    def _metadata(self, key: dg.AssetKey, partition: str | None, ids: Sequence[str]) -> dict[str, Any]:
+        stream = self._stream(key, partition)
+        first, last = (ids[0], ids[-1]) if ids else (None, None)
+        rows = {"stream": stream, "dagster/row_count": len(ids)}
+        return {**rows, **page_link(stream), **id_range(first, last)}
 
     def _stream(self, key: dg.AssetKey, partition: str | None) -> str:
         of_partition = "" if partition is None else f"@{_escaped(partition)}"

@@ -9,9 +9,10 @@ import dagster as dg
 
 from conquiet.mq import DeadLetters, Topics
 from dagster_conquiet.config import ClaimStaleConfig, ReplayConfig, with_defaults
-from dagster_conquiet.described import KIND_TAGS, WORK_TAGS, names_of, tags_of
+from dagster_conquiet.described import KIND_TAGS, WORK_TAGS, tags_of
 from dagster_conquiet.ops import build_drain_op, report_without_errors
 from dagster_conquiet.specs import AnySpec, DrainSpec
+from dagster_conquiet.steps.metadata import definition_metadata, page_link
 from dagster_conquiet.steps.recover import recover_in_step
 from dagster_conquiet.steps.runs import last_sign_of_life, runs_in_progress
 
@@ -76,9 +77,14 @@ def build_claim_stale_schedule(
     Examples:
         >>> schedule = build_claim_stale_schedule(build_claim_stale_job(orders), cron_schedule="*/10 * * * *")
     """
-    defaults: dict[str, Any] = {"name": f"{job.name}_schedule", "description": job.description}
     # A schedule does not know its code location: another one's job of this name has another stream or group.
     work = {name: job.tags[name] for name in WORK_TAGS if name in job.tags}
+    defaults: dict[str, Any] = {
+        "name": f"{job.name}_schedule",
+        "description": job.description,
+        "tags": work,
+        "metadata": dict(job.metadata),
+    }
 
     @dg.schedule(job=job, cron_schedule=cron_schedule, default_status=default_status, **(defaults | options))
     def claim_stale_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
@@ -119,15 +125,16 @@ def build_replay_dead_letters_job(
             "not_found": len(report.not_found),
             "refused": len(report.refused),
         }
-        metadata = {"dry_run": report.is_dry_run, **counts}
-        return dg.Output(metadata | {"refused_ids": list(report.refused[:100])}, metadata=metadata)
+        done: dict[str, Any] = {"dry_run": report.is_dry_run, **counts}
+        refused = {"refused_ids": list(report.refused[:100])}
+        return dg.Output(done | refused, metadata=done | page_link(spec.source))
 
     return _job_of(replay, spec, name or f"replay_dead_letters_{spec.name}", options)
 
 
 def _job_of(op: dg.OpDefinition, spec: AnySpec, name: str, options: dict[str, Any]) -> dg.JobDefinition:
     tags = tags_of(spec) | (options.pop("tags", None) or {})
-    defaults: dict[str, Any] = {"description": op.description, "metadata": names_of(spec)}
+    defaults: dict[str, Any] = {"description": op.description, "metadata": definition_metadata(spec)}
 
     @dg.job(name=name, tags=tags, **(defaults | options))
     def job() -> None:

@@ -68,7 +68,7 @@ def build_drain_op(spec: DrainSpec, *, name: str | None = None, **options: Any) 
     drain_stream.spec = spec  # type: ignore[attr-defined]  # for spec_of
     decorate = dg.op(
         name=name or f"drain__{spec.name}",
-        required_resource_keys=spec.resource_keys,
+        required_resource_keys={*spec.resource_keys, *options.pop("required_resource_keys", ())},
         out=dg.Out(dict[str, Any]),
         **(defaults | options),
     )

@@ -4,94 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
 from conquiet.queue import Client
 from dagster_conquiet.asset_keys import stream_asset_key
-from dagster_conquiet.described import names_of, tags_of
+from dagster_conquiet.described import tags_of
 from dagster_conquiet.partitions import dynamic_topic_partitions
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
-from dagster_conquiet.steps.backlog import Waiting, waiting_in_partitions, waiting_in_stream
-from dagster_conquiet.steps.metadata import Metadata, page_link, source_metadata
-from dagster_conquiet.steps.runs import (
-    concerns_partition,
-    finished_runs,
-    is_cancelled_since,
-    remaining_pause_s,
-    runs_in_progress,
-)
-from dagster_conquiet.steps.workers import Working, who_works
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """The stream, or one partition of the topic."""
-
-    waiting: Waiting
-    name: str
-    #: Of the request; what the tick finds of earlier runs is added to it.
-    run_key: str
-    tags: dict[str, str]
-    partition_key: str | None = None
-
-    @property
-    def state(self) -> list[Any]:
-        """It is observed whenever this changes; of one that never had a message it does not."""
-        backlog = self.waiting.backlog
-        if backlog.last_id == "0-0":
-            # Automation would take the first observation for news.
-            return []
-        return [backlog.last_id, backlog.last_delivered_id, backlog.lag, backlog.pending]
-
-    def request(self, group: str, working: Working, last: dg.RunRecord | None) -> dg.RunRequest:
-        """The run that drains it, beside the ones that work and after the last one that has finished."""
-        # Another key after a run that ended, or was killed, and left everything as it was; and beside others.
-        so_far = [_id_of(last), *working.stalled, *working.names]
-        return dg.RunRequest(
-            run_key="|".join([self.run_key, *so_far]),
-            tags={"conquiet/group": group, **self.tags},
-            partition_key=self.partition_key,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rules:
-    """When a run is requested."""
-
-    min_lag: int = 1
-    max_runs: int = 1
-    pause_after_failure_s: float = 60.0
-    stalled_after_s: float = 120.0
-
-    def reason_to_wait(self, part: _Part, working: Working, last: dg.RunRecord | None) -> str | None:
-        """Why no run is requested although messages wait."""
-        if len(working.reasons) >= self.max_runs:
-            return "; ".join(working.reasons)
-        if is_cancelled_since(last, part.waiting.backlog.last_id):
-            return (
-                f"run {_id_of(last)} was cancelled, and no message has come to {part.name} since: the next "
-                "one is requested when one comes, or after a run that you start"
-            )
-        if (wait_s := remaining_pause_s(last, self.pause_after_failure_s)) > 0:
-            return f"run {_id_of(last)} failed; the next one for {part.name} is requested in {wait_s:.0f} s"
-        return None
-
-    def reason_to_rest(self, spec: AnySpec, parts: Sequence[_Part], *, has_job: bool) -> str:
-        """Why no run is requested if too few messages wait, or if there is no job."""
-        count = sum(part.waiting.count or 0 for part in parts)
-        why = f"fewer than {self.min_lag}" if has_job else "and this sensor has no job"
-        reason = f"{count} messages wait in {spec.source!r} for {spec.group!r}, {why}"
-        if in_flight := sum(part.waiting.in_flight for part in parts):
-            names = sorted({name for part in parts for name in part.waiting.live})
-            reason += f"; {in_flight} are in flight at {', '.join(names)}"
-        if failed := sum(part.waiting.failed for part in parts):
-            reason += f"; {failed} failed and are pending until they are tried again"
-        if trimmed := sum(part.waiting.trimmed for part in parts):
-            reason += f"; {trimmed} that the group was not given were trimmed from the stream"
-        return reason
+from dagster_conquiet.steps.backlog import waiting_in_partitions, waiting_in_stream
+from dagster_conquiet.steps.cancelled import Memory
+from dagster_conquiet.steps.metadata import Metadata, definition_metadata, page_link, source_metadata
+from dagster_conquiet.steps.requests import Part, Rules, requests_of_tick, undrained_partitions
 
 
 def build_backlog_sensor(
@@ -111,7 +36,8 @@ def build_backlog_sensor(
     those of `@sensor`, such as `name`, `minimum_interval_seconds` or `default_status`.
 
     Args:
-        job: without one it observes the stream, and requests nothing: for declarative automation.
+        job: without one it observes the stream, and requests nothing: for declarative automation, which
+            needs `build_stream_asset(spec.stream)` in the definitions too, and else fires on nothing.
         min_lag: how many messages must wait; an unknown lag counts as enough.
         max_runs: how many runs and other consumers may drain the stream at once. More than one do not keep
             the order of its messages.
@@ -123,17 +49,17 @@ def build_backlog_sensor(
     Examples:
         >>> sensor = build_backlog_sensor(orders, build_drain_job(orders))
     """
-    rules = _Rules(
+    rules = Rules(
         min_lag=min_lag,
         max_runs=max_runs,
         pause_after_failure_s=pause_after_failure_s,
         stalled_after_s=stalled_after_s,
     )
 
-    def read(client: Client) -> list[_Part]:
+    def read(client: Client) -> list[Part]:
         waiting = waiting_in_stream(client, spec)
         backlog = waiting.backlog
-        part = _Part(
+        part = Part(
             waiting=waiting,
             name=repr(spec.stream),
             # The same for a tick that is repeated; another one when the group was given more.
@@ -156,17 +82,18 @@ def build_topic_backlog_sensor(
     """Request a run of each partition that has messages and no owner; at most one per partition.
 
     A message that failed counts from when its next attempt is due: only a run makes that attempt. Without a
-    job the sensor observes the partitions, and adds those that the topic has got.
+    job the sensor observes the partitions, and adds those that the topic has got: for declarative automation,
+    which needs `build_topic_asset(spec)` in the definitions too, and else fires on nothing.
 
     Examples:
         >>> shipped = build_topic_drain_asset(shipments, key="shipped")
         >>> sensor = build_topic_backlog_sensor(shipments, dg.define_asset_job("ship", [shipped]))
     """
-    rules = _Rules(pause_after_failure_s=pause_after_failure_s, stalled_after_s=stalled_after_s)
+    rules = Rules(pause_after_failure_s=pause_after_failure_s, stalled_after_s=stalled_after_s)
 
-    def read(client: Client) -> list[_Part]:
+    def read(client: Client) -> list[Part]:
         return [
-            _Part(
+            Part(
                 waiting=waiting,
                 name=f"partition {number} of {spec.topic!r}",
                 run_key=f"{spec.topic}|{spec.group}|{number}",
@@ -178,34 +105,47 @@ def build_topic_backlog_sensor(
                 partition_key=str(number),
             )
             for number, waiting in waiting_in_partitions(client, spec).items()
-            if spec.partitions is None or number < spec.partitions
         ]
 
     return _build_sensor(spec, job, read, rules, options)
 
 
 def _build_sensor(
-    spec: AnySpec, job: Any, read: Callable[[Client], list[_Part]], rules: _Rules, options: dict[str, Any]
+    spec: AnySpec, job: Any, read: Callable[[Client], list[Part]], rules: Rules, options: dict[str, Any]
 ) -> dg.SensorDefinition:
     def backlog_sensor(context: dg.SensorEvaluationContext, **_same: object) -> dg.SensorResult:
         # A sensor that is called directly, as in a test, is also given its resources by name.
         redis_streams = spec.resources.redis_of(context)
         with redis_streams.connect() as client:
             parts = read(client)
-        requests, reasons = _requests(context, spec, job.name, parts, rules) if job else ([], [])
-        before, states = _states_in(context.cursor), {part.name: part.state for part in parts}
+        # What the definitions do not have cannot be requested.
+        defined = getattr(spec, "partitions", None)
+        parts, undefined = parts[:defined], parts[len(parts) if defined is None else defined :]
+        before = _memories_in(context.cursor)
+        requests, reasons, memories = (
+            requests_of_tick(context, spec, job.name, parts, rules, before) if job else ([], [], before)
+        )
+        reasons = reasons or [rules.reason_to_rest(spec, parts, has_job=bool(job))]
+        missing = [undrained_partitions(spec, parts, undefined)]
+        if not job:
+            missing.append(_missing_source(context, spec))
+        for sentence in filter(None, missing):
+            reasons.append(sentence)
+            context.log.warning(sentence)
+        after = {
+            part.name: memories.get(part.name, Memory()).after_tick(part.state, part.waiting)
+            for part in parts
+        }
         link = page_link(spec.source)
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None
-            if requests
-            else "; ".join(reasons) or rules.reason_to_rest(spec, parts, has_job=bool(job)),
-            cursor=json.dumps(states),
+            skip_reason=None if requests else "; ".join(reasons),
+            cursor=json.dumps({name: memory.to_json() for name, memory in after.items()}),
             dynamic_partitions_requests=_new_partitions(context, spec, parts),
             asset_events=[
                 _observation(spec, part, link)
                 for part in parts
-                if part.state and part.state != before.get(part.name)
+                if part.state and part.state != before.get(part.name, Memory()).state
             ],
         )
 
@@ -214,59 +154,35 @@ def _build_sensor(
         "name": f"backlog__{spec.name}",
         "description": f"{does} {spec.source!r} for {spec.group!r}.",
         "tags": tags_of(spec),
-        "metadata": names_of(spec),
+        "metadata": definition_metadata(spec),
     }
     decorate = dg.sensor(job=job, required_resource_keys={spec.resources.redis}, **(defaults | options))
     return decorate(backlog_sensor)
 
 
-def _requests(
-    context: dg.SensorEvaluationContext,
-    spec: AnySpec,
-    job_name: str,
-    parts: Sequence[_Part],
-    rules: _Rules,
-) -> tuple[list[dg.RunRequest], list[str]]:
-    """A request for each part that waits and that nothing drains; for the others that wait, why not."""
-    location = _location_of(context)
-    in_progress = runs_in_progress(context.instance, job_name, location)
-    finished = finished_runs(context.instance, job_name, location)
-    requests, reasons = [], []
-    for part in parts:
-        if part.waiting.count is not None and part.waiting.count < rules.min_lag:
-            continue
-        working = who_works(
-            context.instance,
-            [run for run in in_progress if concerns_partition(run.dagster_run, part.partition_key)],
-            part.waiting.live,
-            what=part.name,
-            pool=spec.pool,
-            stalled_after_s=rules.stalled_after_s,
-        )
-        last = finished.last_of(part.partition_key)
-        if reason := rules.reason_to_wait(part, working, last):
-            reasons.append(reason)
-            continue
-        for stalled in working.stalled:
-            context.log.warning(
-                "run %s of %r is in progress by its state, but nothing of it drains %s: "
-                "terminate it, or let run_monitoring do it",
-                *(stalled, job_name, part.name),
-            )
-        requests.append(part.request(spec.group, working, last))
-    return requests, reasons
+def _missing_source(context: dg.SensorEvaluationContext, spec: AnySpec) -> str | None:
+    """What automation needs beside this sensor, if the definitions do not have it."""
+    repository, key = context.repository_def, stream_asset_key(spec.source)
+    graph = None if repository is None else repository.asset_graph
+    if graph is None or (graph.has(key) and graph.get(key).is_observable):
+        return None
+    build = "build_stream_asset" if isinstance(spec, DrainSpec) else "build_topic_asset"
+    return (
+        f"automation never fires: asset {key.to_user_string()!r} is not an observable asset of the "
+        f"definitions; add {build}(…) to their assets"
+    )
 
 
-def _states_in(cursor: str | None) -> dict[str, Any]:
-    """The state of each part as it was observed last; none in a cursor of an earlier version."""
+def _memories_in(cursor: str | None) -> dict[str, Memory]:
+    """Of each part by its name; none in a cursor that is not one of this sensor."""
     try:
-        states = json.loads(cursor or "{}")
+        stored = json.loads(cursor or "{}")
     except ValueError:
         return {}
-    return states if isinstance(states, dict) else {}
+    return {name: Memory.of(known) for name, known in stored.items()} if isinstance(stored, dict) else {}
 
 
-def _observation(spec: AnySpec, part: _Part, link: Metadata) -> dg.AssetObservation:
+def _observation(spec: AnySpec, part: Part, link: Metadata) -> dg.AssetObservation:
     # The data version of the stream's own asset: automation fires when it changes, and on nothing else.
     backlog = part.waiting.backlog
     return dg.AssetObservation(
@@ -278,7 +194,7 @@ def _observation(spec: AnySpec, part: _Part, link: Metadata) -> dg.AssetObservat
 
 
 def _new_partitions(
-    context: dg.SensorEvaluationContext, spec: AnySpec, parts: Sequence[_Part]
+    context: dg.SensorEvaluationContext, spec: AnySpec, parts: Sequence[Part]
 ) -> list[dg.AddDynamicPartitionsRequest]:
     if not isinstance(spec, TopicDrainSpec) or spec.partitions is not None:
         return []
@@ -286,15 +202,3 @@ def _new_partitions(
     known = set(context.instance.get_dynamic_partitions(definition.name or ""))
     new = [part.partition_key for part in parts if part.partition_key and part.partition_key not in known]
     return [definition.build_add_request(new)] if new else []
-
-
-def _id_of(record: dg.RunRecord | None) -> str:
-    return "none" if record is None else record.dagster_run.run_id
-
-
-def _location_of(context: dg.SensorEvaluationContext) -> str | None:
-    """As Dagster labels the runs of this code location; `None` where the context is made by hand."""
-    origin = context.code_location_origin
-    if origin is None or context.repository_name is None:
-        return None
-    return f"{context.repository_name}@{origin.location_name}"

@@ -15,7 +15,7 @@ from dagster_conquiet.partitions import partitions_of
 from dagster_conquiet.resources import ResourceKeys
 from dagster_conquiet.specs import TopicDrainSpec
 from dagster_conquiet.steps.backlog import partition_backlogs
-from dagster_conquiet.steps.metadata import page_link, source_metadata
+from dagster_conquiet.steps.metadata import definition_metadata, page_link, source_metadata
 
 
 def build_stream_asset(
@@ -40,7 +40,7 @@ def build_stream_asset(
 
     defaults = {
         "description": f"The messages of stream {stream!r}, as they came in.",
-        "metadata": {"stream": stream} | ({} if group is None else {"group": group}),
+        "metadata": {"stream": stream} | ({} if group is None else {"group": group}) | page_link(stream),
     }
     return _observable(observe, stream, keys, defaults, options)
 
@@ -48,8 +48,8 @@ def build_stream_asset(
 def build_topic_asset(spec: TopicDrainSpec, **options: Any) -> dg.SourceAsset:
     """The topic as an observable asset of the same partitions as its drain's asset.
 
-    The data version of a partition is the id of its last entry. Of a spec without `partitions`, an
-    observation adds the partitions that the topic has got.
+    The data version of a partition is the id of its last entry; one that never had a message is not
+    observed. Of a spec without `partitions`, an observation adds the partitions that the topic has got.
 
     Examples:
         >>> asset = build_topic_asset(shipments)
@@ -63,8 +63,16 @@ def build_topic_asset(spec: TopicDrainSpec, **options: Any) -> dg.SourceAsset:
         if isinstance(definition, dg.DynamicPartitionsDefinition):
             context.instance.add_dynamic_partitions(definition.name or "", list(map(str, backlogs)))
         link = page_link(spec.topic)
+        if spec.partitions is not None and len(backlogs) > spec.partitions:
+            context.log.warning(
+                "topic %r has %d partitions, the definitions %d: the others are not observed, and nothing "
+                "drains them; without `partitions`, the spec follows the topic",
+                *(spec.topic, len(backlogs), spec.partitions),
+            )
         for partition, backlog in backlogs.items():
-            if spec.partitions is None or partition < spec.partitions:
+            # Automation would take the first observation of one that never had a message for news.
+            is_new = backlog.last_id != "0-0"
+            if is_new and (spec.partitions is None or partition < spec.partitions):
                 observation = dg.AssetObservation(
                     key,
                     partition=str(partition),
@@ -79,7 +87,7 @@ def build_topic_asset(spec: TopicDrainSpec, **options: Any) -> dg.SourceAsset:
 
     defaults = {
         "description": f"The messages of topic {spec.topic!r}, as they came in.",
-        "metadata": {"topic": spec.topic, "group": spec.group},
+        "metadata": definition_metadata(spec),
         "partitions_def": definition,
     }
     return _observable(observe, spec.topic, spec.resources, defaults, options)

@@ -20,6 +20,7 @@ from conquiet.spark.jobs import (
 )
 from conquiet.tracing import headers
 from dagster_conquiet.asset_keys import plain_name, stream_asset_key
+from dagster_conquiet.described import code_references_of_caller
 from dagster_conquiet.pipes.reader import RedisStreamMessageReader
 from dagster_conquiet.resources import ResourceKeys
 from dagster_conquiet.steps.attempts import Attempt, attempt_of
@@ -80,7 +81,7 @@ def build_spark_asset(
     options.setdefault("pool", f"conquiet_spark_{plain_name(spec.destination)}")
     kind = "stream" if spec.to_topic is None else "topic"
     shown = {kind: spec.destination, **page_link(spec.destination)}
-    options["metadata"] = shown | (options.get("metadata") or {})
+    options["metadata"] = shown | code_references_of_caller() | (options.get("metadata") or {})
     resources = {spec.resources.redis, *({spec.resources.database} if spec.reads_database else ())}
 
     def published(context: dg.AssetExecutionContext) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,10 +36,15 @@ class SourceSpec:
     inbox: Inbox | None = field(default_factory=Inbox)
     #: The names of the resources, if they are others than `redis_streams` and `database`.
     resources: ResourceKeys = field(default_factory=ResourceKeys)
+    #: More resources that a step needs: those that a handler takes which is named by an import string.
+    required_resource_keys: Collection[str] = ()
     #: A rule of your own, `fail_when(report)`, instead of the config's `fail_when`: whether the step fails.
     fail_when: Callable[[DrainReport], bool] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.required_resource_keys, str):
+            names = self.required_resource_keys
+            raise TypeError(f"required_resource_keys must be names, as {{{names!r}}}, got {names!r}")
         if self.handler is None:
             return
         if callable(self.handler):
@@ -55,7 +60,7 @@ class SourceSpec:
     @property
     def name(self) -> str:
         """What definitions are named after unless they are given a name."""
-        return f"{plain_name(self.source)}__{plain_name(self.group)}"
+        return f"{plain_name(self.source)}__{plain_name(self.group, is_one_part=True)}"
 
     @property
     def pool(self) -> str:
@@ -72,9 +77,9 @@ class SourceSpec:
 
     @property
     def resource_keys(self) -> set[str]:
-        """The resources that a step needs; those of a handler that is imported later are not known yet."""
+        """The resources that a step needs; of a handler that is imported later, those that are named."""
         of_handler = resource_names(self.handler) if callable(self.handler) else set()
-        return {self.resources.redis, self.resources.database} | of_handler
+        return {self.resources.redis, self.resources.database, *self.required_resource_keys} | of_handler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

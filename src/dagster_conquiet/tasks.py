@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_conquiet.described import KIND_TAGS, KINDS
+from dagster_conquiet.described import KIND_TAGS, KINDS, code_references_of_caller
 from dagster_conquiet.task_spec import TaskSpec
 
 AssetKey = dg.AssetKey | str | list[str]
@@ -64,6 +64,8 @@ def build_task_asset(
 
     words = f"The result of task {spec.task!r}, made by its workers."
     defaults: dict[str, Any] = {"kinds": KINDS, "description": words}
+    shown = {"task": spec.task, "queue": spec.queue, **code_references_of_caller(args)}
+    options["metadata"] = shown | (options.get("metadata") or {})
     asset: dg.AssetsDefinition = dg.asset(
         key=key or [spec.name], required_resource_keys={spec.resources.redis}, **(defaults | options)
     )(materialise)

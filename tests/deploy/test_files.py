@@ -92,3 +92,15 @@ def test_panels_have_ids_and_places_of_their_own_and_describe_themselves():
         assert names == sorted(set(names))
         assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
     assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+def test_dagster_ends_a_run_that_was_killed_and_frees_its_slot_of_the_pool():
+    from dagster_conquiet import DrainConfig
+
+    settings = yaml.safe_load((DEPLOY / "dagster/dagster.yaml").read_text())
+
+    monitoring = settings["run_monitoring"]
+    assert settings["concurrency"]["pools"]["default_limit"] == 1
+    assert monitoring["enabled"]
+    assert monitoring["max_runtime_seconds"] > DrainConfig().max_duration_s
+    assert monitoring["free_slots_after_run_end_seconds"] > 0

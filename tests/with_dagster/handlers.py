@@ -6,6 +6,7 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import text
 
@@ -16,6 +17,11 @@ from tests.conftest import effects
 def note_effect(msg: QueueMessage, session: DbSession) -> None:
     """One row for each message."""
     session.execute(effects.insert(), {"entry_id": msg.id, "note": str(msg.payload.get("n"))})
+
+
+def note_effect_with_prices(msg: QueueMessage, session: DbSession, prices: Any) -> None:
+    """As above, with a resource."""
+    session.execute(effects.insert(), {"entry_id": msg.id, "note": str(prices.factor)})
 
 
 @dataclass

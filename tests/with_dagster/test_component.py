@@ -7,6 +7,7 @@ import sys
 import traceback
 import uuid
 from importlib.metadata import entry_points, version
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -80,6 +81,7 @@ def test_the_yaml_makes_assets_checks_jobs_a_sensor_and_a_schedule(defs, stream)
     assert graph.get(bills).parent_keys == {stream_asset_key(stream)}
     assert graph.get(stream_asset_key(stream)).group_name == "shop"
     assert len(graph.asset_check_keys) == 5
+    assert {schedule.tags["conquiet/stream"] for schedule in defs.schedules} == {stream}
     assert sensor.minimum_interval_seconds == 15
     assert sensor.default_status == dg.DefaultSensorStatus.RUNNING
     assert sorted(schedules.values()) == ["*/10 * * * *", "*/5 * * * *"]
@@ -246,6 +248,53 @@ def test_what_the_yaml_says_of_a_run_is_the_default_of_its_config(component, str
     config = spec_of(drained).config
     assert (config.max_messages, config.concurrency, config.order_by) == (7, 2, "n")
     assert (config.log_errors, config.fail_when.dead_letters, config.fail_when.failures) == (True, None, 3)
+
+
+def test_a_handler_of_the_yaml_is_given_the_resources_that_it_names(
+    stream, enqueue, instance, resources, effects_seen
+):
+    ids = enqueue(2)
+    contents = yaml_of("StreamDrainComponent", stream=stream, group="billing", resources=["prices"])
+    contents["attributes"]["handler"] = "tests.with_dagster.handlers:note_effect_with_prices"
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(StreamDrainComponent, defs_yaml_contents=contents)
+        with sandbox.load_component_and_build_defs(path) as (_, made):
+            prices = {"prices": SimpleNamespace(factor=2)}
+            defs = dg.Definitions.merge(made, dg.Definitions(resources=resources | prices))
+            defs.resolve_job_def(job_of(made, "")).execute_in_process(instance=instance)
+
+    assert effects_seen() == sorted(ids)
+
+
+def test_the_checks_of_the_yaml_may_block_with_words_and_automation_of_their_own(stream):
+    checks = {
+        "max_lag": 10,
+        "blocking": True,
+        "descriptions": {"backlog": "Call the shop"},
+        "automation_condition": "{{ dg.AutomationCondition.eager() }}",
+    }
+    contents = yaml_of("StreamDrainComponent", stream=stream, group="billing", checks=checks)
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(StreamDrainComponent, defs_yaml_contents=contents)
+        with sandbox.load_component_and_build_defs(path) as (_, made):
+            specs = [spec for check in made.asset_checks or () for spec in check.check_specs]
+
+    assert all(spec.blocking for spec in specs)
+    assert {spec.automation_condition for spec in specs} == {dg.AutomationCondition.eager()}
+    assert [spec.description for spec in specs if spec.name.startswith("backlog")] == ["Call the shop"]
+    assert len({spec.description for spec in specs}) == 2
+
+
+def test_a_description_of_a_check_that_there_is_not_is_refused(stream):
+    checks = {"descriptions": {"backlogs": "Call the shop"}}
+    contents = yaml_of("StreamDrainComponent", stream=stream, group="billing", checks=checks)
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(StreamDrainComponent, defs_yaml_contents=contents)
+
+        with pytest.raises(Exception) as caught, sandbox.load_component_and_build_defs(path):  # noqa: PT011
+            pass
+
+    assert "descriptions of checks are of backlog, " in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_wrong_attribute_is_refused_with_its_name(stream):

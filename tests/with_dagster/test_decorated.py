@@ -3,7 +3,7 @@
 # No `from __future__ import annotations` here: Dagster reads the types of the functions.
 
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,9 @@ import pytest
 from conquiet.mq import Message, Producer, Topics
 from dagster_conquiet import (
     ClaimStaleConfig,
+    DrainConfig,
     DrainSpec,
+    FailWhen,
     TopicDrainConfig,
     TopicDrainSpec,
     build_backlog_sensor,
@@ -189,7 +191,10 @@ def test_a_backfill_of_time_windows_in_a_single_run_reads_the_stream_once(
     result = defs.resolve_job_def("backfill").execute_in_process(instance=instance, tags=tags)
 
     events = result.asset_materializations_for_node("hours")
-    assert [event.partition for event in events] == ["2026-01-01-03:00", "2026-01-01-04:00"]
+    counts = {event.partition: event.metadata["dagster/row_count"].value for event in events}
+    assert counts == {"2026-01-01-03:00": 2, "2026-01-01-04:00": 1}
+    assert {event.metadata["handled_in_all_partitions"].value for event in events} == {3}
+    assert not {"read", "first_id"} & events[0].metadata.keys()
     assert effects_seen() == two_hours[:3]
 
 
@@ -230,6 +235,99 @@ def test_a_key_is_the_messages_that_have_it(stream, resources, instance, queue, 
     dg.materialize([asset], partition_key="de", resources=resources, instance=instance)
 
     assert effects_seen() == [ids[1], ids[3]]
+
+
+def test_a_backfill_of_keys_in_a_single_run_has_the_counts_of_each_key(stream, resources, instance, queue):
+    queue.enqueue_many({"n": n, "country": country} for n, country in enumerate(["de", "pt", "de", "fr"]))
+
+    @dataclass
+    class Order:
+        n: int
+        country: str
+
+    def changing(msg, session):
+        msg.payload.country = "it"
+
+    asset = build_drain_asset(
+        DrainSpec(stream=stream, group="billing", handler=changing, payload=Order),
+        key="by_country",
+        partition_by="country",
+        partitions_def=dg.StaticPartitionsDefinition(["de", "pt"]),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
+    job = dg.define_asset_job("backfill", [asset])
+    defs = dg.Definitions(assets=[asset], jobs=[job], resources=resources)
+    tags = {"dagster/asset_partition_range_start": "de", "dagster/asset_partition_range_end": "pt"}
+
+    result = defs.resolve_job_def("backfill").execute_in_process(instance=instance, tags=tags)
+
+    events = result.asset_materializations_for_node("by_country")
+    assert {event.partition: event.metadata["handled"].value for event in events} == {"de": 2, "pt": 1}
+
+
+def test_a_partition_fails_by_its_own_rule_and_says_so_whatever_fail_when_is(
+    stream, two_hours, resources, instance
+):
+    spec = DrainSpec(
+        stream=stream,
+        group="billing",
+        handler="tests.with_dagster.handlers:refuse_odd",
+        config=DrainConfig(fail_when=FailWhen(all_failed=False)),
+        fail_when=lambda _report: False,
+    )
+    asset = build_drain_asset(
+        spec, key="hours", partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00")
+    )
+
+    result = dg.materialize(
+        [asset],
+        partition_key="2026-01-01-03:00",
+        resources=resources,
+        instance=instance,
+        raise_on_error=False,
+    )
+
+    failure: Any = result.get_step_failure_events()[0].step_failure_data.user_failure_data
+    assert "2 of 2 messages failed, ended by idle" in failure.description
+    assert "whatever fail_when says" in failure.description
+    assert "and its fail_when says so" not in failure.description
+
+
+@pytest.mark.parametrize("has_named_them", [True, False])
+def test_a_handler_that_is_named_is_given_the_resources_that_its_spec_names(
+    stream, resources, instance, enqueue, effects_seen, has_named_them
+):
+    ids = enqueue(2)
+    spec = DrainSpec(
+        stream=stream,
+        group="billing",
+        handler="tests.with_dagster.handlers:note_effect_with_prices",
+        required_resource_keys=["prices"] if has_named_them else (),
+    )
+    asset = build_drain_asset(spec, key="bills", required_resource_keys={"other"})
+    recovery = build_claim_stale_job(spec)
+    more = {"prices": Prices(factor=2), "other": 1}
+
+    result = dg.materialize(
+        [asset], resources=resources | more, instance=instance, raise_on_error=has_named_them
+    )
+
+    assert result.success == has_named_them
+    if has_named_them:
+        recovery.execute_in_process(resources=resources | more, instance=instance)
+        assert effects_seen() == sorted(ids)
+    else:
+        failure: Any = result.get_step_failure_events()[0].step_failure_data.error
+        assert "takes the resource 'prices', which its step has not" in failure.to_string()
+
+
+def test_what_a_handler_takes_beside_its_arguments_is_no_resource(stream):
+    def bill(msg, session, *args, **options):
+        """Takes what comes."""
+
+    spec = DrainSpec(stream=stream, group="billing", handler=bill)
+
+    assert spec.resource_keys == {"redis_streams", "database"}
 
 
 @pytest.fixture
@@ -371,6 +469,36 @@ def test_a_sensor_without_a_job_observes_and_leaves_the_runs_to_automation(
     assert ticks[1].dynamic_partitions_requests[0].partition_keys == ["0", "1"]
 
 
+def test_automation_without_the_asset_of_the_stream_never_fires_and_the_sensor_says_so(
+    spec, resources, instance, enqueue, growing
+):
+    bills = build_drain_asset(spec, key="bills", automation_condition=dg.AutomationCondition.eager())
+    sensor = build_backlog_sensor(spec)
+    without = dg.Definitions(assets=[bills], sensors=[sensor], resources=resources)
+    complete = dg.Definitions(assets=[bills, build_stream_asset(spec.stream)], resources=resources)
+    of_topic = dg.Definitions(assets=[build_topic_drain_asset(growing)], resources=resources)
+
+    def tick(sensor: Any, definitions: dg.Definitions) -> Any:
+        redis_alone = {"redis_streams": resources["redis_streams"]}
+        return sensor(
+            dg.build_sensor_context(instance=instance, resources=redis_alone, definitions=definitions)
+        )
+
+    cursor = dg.evaluate_automation_conditions(defs=without, instance=instance).cursor
+    enqueue(1)
+    ticked = tick(sensor, without)
+    for event in ticked.asset_events:
+        instance.report_runless_asset_event(event)
+    result = dg.evaluate_automation_conditions(defs=without, instance=instance, cursor=cursor)
+
+    assert result.total_requested == 0
+    assert "automation never fires" in ticked.skip_reason.skip_message
+    assert "add build_stream_asset" in ticked.skip_reason.skip_message
+    assert "automation never fires" not in tick(sensor, complete).skip_reason.skip_message
+    of_partitions = tick(build_topic_backlog_sensor(growing), of_topic)
+    assert "add build_topic_asset" in of_partitions.skip_reason.skip_message
+
+
 def test_automation_does_not_fire_for_a_stream_that_never_had_a_message(
     spec, resources, instance, client, stream
 ):
@@ -428,6 +556,7 @@ def test_automation_of_a_topic_fires_for_the_partition_that_got_a_message(
 def test_a_topic_is_an_observable_asset_of_its_partitions(growing, resources, instance, client):
     Producer(client).send_many(growing.topic, [Message(payload={"n": 1}, partition=1)])
     asset = build_topic_asset(growing)
+    partitions: Any = asset.partitions_def
     key = stream_asset_key(growing.topic)
     defs = dg.Definitions(assets=[asset], jobs=[dg.define_asset_job("observe", [key])], resources=resources)
 
@@ -437,7 +566,9 @@ def test_a_topic_is_an_observable_asset_of_its_partitions(growing, resources, in
         event.asset_observation_data.asset_observation for event in result.get_asset_observation_events()
     ]
     seen = {event.partition: event.tags["dagster/data_version"] for event in events}
-    assert len(events) == 2
-    assert seen.keys() == {"0", "1"}
-    assert seen["0"] == "0-0" != seen["1"]
-    assert {event.partition: event.metadata["lag"].value for event in events} == {"0": 0, "1": 1}
+    # Partition 0 never had a message: automation would take its first observation for news.
+    assert len(events) == 1
+    assert seen.keys() == {"1"}
+    assert seen["1"] != "0-0"
+    assert events[0].metadata["lag"].value == 1
+    assert instance.get_dynamic_partitions(partitions.name) == ["0", "1"]

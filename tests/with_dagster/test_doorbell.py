@@ -16,6 +16,7 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from conquiet import QueueConfig, RedisStreamsQueue
 from conquiet.consume.presence import Presence
 from conquiet.mq import Message, Producer, Topics
+from conquiet.mq.envelope import Envelope
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.queue.connection import drains_key
 from conquiet.queue.stream import HANDED_BACK_IDLE_MS
@@ -27,6 +28,8 @@ from dagster_conquiet import (
     build_topic_backlog_sensor,
     build_topic_drain_asset,
 )
+from dagster_conquiet.steps.backlog import waiting_in_stream
+from dagster_conquiet.steps.cancelled import Memory
 from tests.eventually import eventually
 
 LABEL = ".dagster/repository"
@@ -131,6 +134,28 @@ def test_a_run_that_waits_for_a_slot_of_the_pool_is_followed_by_no_other(
     )
 
 
+def test_a_slot_of_a_run_that_has_ended_is_named_so_with_what_frees_it(
+    spec, kept_instance, job, resources, enqueue
+):
+    # As of a run that was killed, and failed by hand or by run monitoring: nothing gives its slot back.
+    enqueue(5)
+    storage = kept_instance.event_log_storage
+    storage.set_concurrency_slots(spec.pool, 1)
+    killed = kept_instance.create_run_for_job(job, status=Status.STARTED)
+    waiting = kept_instance.create_run_for_job(job, status=Status.STARTED).run_id
+    storage.claim_concurrency_slot(spec.pool, killed.run_id, "drain")
+    storage.claim_concurrency_slot(spec.pool, waiting, "drain")
+    kept_instance.report_run_failed(killed, "Exceeded maximum runtime.")
+
+    sensor = build_backlog_sensor(spec, job, stalled_after_s=0, pause_after_failure_s=0)
+    of_redis = {"redis_streams": resources["redis_streams"]}
+    tick: Any = sensor(dg.build_sensor_context(instance=kept_instance, resources=of_redis))
+
+    assert not tick.run_requests
+    assert f"which has run {killed.run_id} (ended)" in tick.skip_reason.skip_message
+    assert "free_slots_after_run_end_seconds" in tick.skip_reason.skip_message
+
+
 def test_a_run_that_is_being_launched_has_time_for_it(tick, enqueue, run_that_is):
     enqueue(5)
     launched = run_that_is(Status.STARTING)
@@ -168,7 +193,7 @@ def test_messages_that_are_pending_are_part_of_the_reason_although_they_do_not_w
     assert not requested
     assert why == (
         f"0 messages wait in {stream!r} for 'billing', fewer than 1; 3 are in flight at run.drain.0; "
-        "2 failed and are pending until they are tried again"
+        "2 are pending at no live consumer and wait for a recovery"
     )
 
 
@@ -218,6 +243,69 @@ def test_a_cancelled_run_is_not_requested_again_until_a_message_comes(tick, enqu
     assert not requested
     assert f"run {cancelled} was cancelled, and no message has come" in why
     assert len(after_another_message) == 1
+
+
+@pytest.fixture
+def ticks(spec, job, resources, instance):
+    """Evaluations of one sensor after the other, each with the cursor that the one before left."""
+    of_redis = {"redis_streams": resources["redis_streams"]}
+    cursors: dict[str, str] = {}
+
+    def evaluate(of=None) -> int:
+        sensor = of or build_backlog_sensor(spec, job)
+        context = dg.build_sensor_context(
+            instance=instance, resources=of_redis, cursor=cursors.get(sensor.name)
+        )
+        result: Any = sensor(context)
+        cursors[sensor.name] = result.cursor
+        return len(result.run_requests or [])
+
+    return evaluate
+
+
+def test_a_dead_letter_that_is_replayed_after_a_cancelled_run_is_requested_under_its_old_id(
+    spec, ticks, enqueue, run_that_is, client, stream
+):
+    (entry_id,) = enqueue(1)
+    claim = (stream, spec.group, "replay", 0)
+    enqueue(1)
+    before = ticks()
+    run_that_is(Status.CANCELED)
+    after_the_cancel = ticks()
+
+    # As replay_in_place.lua does.
+    client.xgroup_setid(stream, spec.group, entry_id)
+    client.xclaim(*claim, [entry_id], idle=0, retrycount=0, force=True, justid=True)
+
+    assert (before, after_the_cancel, ticks(), ticks()) == (1, 0, 1, 1)
+
+
+def test_a_message_that_comes_after_a_cancelled_run_is_requested_whatever_the_clocks_say(
+    ticks, enqueue, run_that_is
+):
+    enqueue(1)
+    run_that_is(Status.CANCELED, age_s=-3_600)
+    after_the_cancel = ticks()
+
+    enqueue(1)
+
+    assert (after_the_cancel, ticks(), ticks()) == (0, 1, 1)
+
+
+def test_the_clock_of_the_server_is_not_the_one_by_which_a_run_was_cancelled(
+    enqueue, spec, client, run_that_is, instance
+):
+    (entry_id,) = enqueue(1)
+    waiting = waiting_in_stream(client, spec)
+    cancelled = run_that_is(Status.CANCELED, age_s=-60)
+    record = instance.get_run_record_by_id(cancelled)
+
+    same_clock = Memory().with_last_run(record, waiting)
+    behind = Memory().with_last_run(record, replace(waiting, clock_ahead_ms=-120_000))
+
+    assert waiting.clock_ahead_ms == 0
+    assert (same_clock.newest_id, same_clock.waits_for_a_message) == (entry_id, True)
+    assert not behind.waits_for_a_message
 
 
 def test_runs_of_a_job_of_that_name_in_another_code_location_do_not_count(
@@ -277,6 +365,20 @@ def test_what_a_dead_drain_left_asks_for_a_run_and_what_failed_does_not(
         requested[state] = len(tick()[0])
 
     assert requested == {"alive": 0, "dead": 1, "ended": 0}
+
+
+def test_what_a_dead_drain_left_asks_for_no_run_where_drains_do_not_take_it_over(
+    spec, tick, enqueue, make_queue, client, stream
+):
+    enqueue(2)
+    make_queue("r.drain.0").read(block_ms=100, count=2)
+    client.hset(drains_key(stream, "billing"), "r.drain.0", "1 instance - 60000")
+    careful = replace(spec, config=DrainConfig(take_over_dead=False))
+
+    requested, why = tick(build_backlog_sensor(careful, build_drain_job(careful)))
+
+    assert not requested
+    assert "2 are pending at no live consumer and wait for a recovery" in why
 
 
 def test_what_was_handed_back_asks_for_a_run(tick, enqueue, make_queue, client, stream):
@@ -351,7 +453,46 @@ def test_a_delayed_message_asks_for_a_run_when_it_is_due_and_not_before(topic, r
     due = eventually(lambda: ring()[0])
 
     assert not before
-    assert due
+    assert due == ["1"]
+
+
+def test_copies_that_other_groups_retry_are_left_to_those_unless_they_may_hide_others(topic, ring, client):
+    copy = Envelope(topic=topic.name, partition=1, payload={}, for_group="audit").encode().decode()
+
+    def ring_with(count: int) -> list[str]:
+        for number in range(count):
+            # As settle_and_read.lua keeps them.
+            name = f"audit:{number}-0:{topic.keys.stream(1)}"
+            client.hset(topic.keys.delayed_items(1), name, f"1:{copy}")
+            client.zadd(topic.keys.delayed(1), {name: 1})
+        return ring()[0]
+
+    assert (ring_with(5), ring_with(120)) == ([], ["0"])
+
+
+def test_a_delayed_message_that_is_due_after_a_cancelled_run_is_requested(topic, ticks, client, run_that_is):
+    spec = TopicDrainSpec(topic=topic.name, partitions=2, group="billing", handler="shop:bill")
+    job = job_of_topic(spec)
+    sensor = build_topic_backlog_sensor(spec, job)
+    Producer(client).send(topic.name, {"n": 1}, partition=1)
+    run_that_is(Status.CANCELED, of=job, tags={"dagster/partition": "1"})
+    after_the_cancel = ticks(sensor)
+
+    Producer(client).send(topic.name, {"n": 2}, partition=1, delay_ms=1)
+
+    assert not after_the_cancel
+    assert eventually(lambda: ticks(sensor)) == 1
+
+
+def test_partitions_that_the_definitions_do_not_have_are_named_with_what_waits_in_them(topic, ring, client):
+    Producer(client).send_many(topic.name, [Message(payload={}, partition=1) for _ in range(3)])
+    spec = TopicDrainSpec(topic=topic.name, partitions=1, group="billing", handler="shop:bill")
+
+    requested, why = ring(spec=spec)
+
+    assert not requested
+    assert f"topic {topic.name!r} has 2 partitions, the definitions 1" in why
+    assert "in which 3 messages wait" in why
 
 
 def test_a_range_of_partitions_that_is_queued_counts_for_each_of_them(topic, ring, client, instance):

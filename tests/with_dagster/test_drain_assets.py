@@ -275,6 +275,36 @@ def test_a_database_that_fails_in_the_middle_puts_no_payload_into_the_event_log(
     assert "4111-1111" not in log
 
 
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_a_drain_that_an_outage_ends_fails_with_the_counts_of_what_it_did(
+    stream, resources, instance, enqueue, is_allowed
+):
+    enqueue(3, card="4111-1111")
+    asset = refusing(stream, "insert_into_a_table_that_is_locked", log_errors=is_allowed)
+
+    description, metadata, log = failure_of(asset, resources, instance)
+
+    assert "the drain was ended by " in description
+    assert "OperationalError" in log
+    assert (metadata["handled"], metadata["stopped_by"]) == (0, "error")
+    assert metadata["read"] == metadata["handed_back"] > 0
+    assert "remaining_lag" in metadata
+    assert ("attempt to write a readonly database" in log) == is_allowed
+
+
+def test_the_table_of_failures_says_what_its_columns_are(stream, resources, instance, enqueue):
+    enqueue(1)
+
+    result = dg.materialize(
+        [refusing(stream, "refuse_all")], resources=resources, instance=instance, raise_on_error=False
+    )
+
+    data: Any = result.get_step_failure_events()[0].step_failure_data.user_failure_data
+    columns = data.metadata["failures"].schema.columns
+    assert [column.name for column in columns] == ["id", "error"]
+    assert all(column.description for column in columns)
+
+
 def test_a_clean_end_leaves_no_consumer_name_in_the_group(spec, resources, instance, enqueue, consumers):
     enqueue(5)
 

@@ -259,9 +259,38 @@ def test_a_range_of_partitions_is_published_by_partition(io, prefix, instance, c
     defs = dg.Definitions(assets=[orders], jobs=[job], resources=io)
     tags = {"dagster/asset_partition_range_start": "mo", "dagster/asset_partition_range_end": "tu"}
 
-    defs.resolve_job_def("backfill").execute_in_process(instance=instance, tags=tags)
+    result = defs.resolve_job_def("backfill").execute_in_process(instance=instance, tags=tags)
 
     assert [client.xlen(f"{prefix}:orders@{day}") for day in ("mo", "tu")] == [1, 1]
+    seen = {event.partition: event.metadata for event in result.asset_materializations_for_node("orders")}
+    assert {day: metadata["stream"].value for day, metadata in seen.items()} == {
+        day: f"{prefix}:orders@{day}" for day in ("mo", "tu")
+    }
+    assert [metadata["dagster/row_count"].value for metadata in seen.values()] == [1, 1]
+    assert {metadata["rows_in_all_partitions"].value for metadata in seen.values()} == {2}
+
+
+def test_a_range_of_one_partition_is_published_and_read_by_partition_too(io, instance):
+    days, read = dg.StaticPartitionsDefinition(["mo", "tu"]), []
+
+    @dg.asset(partitions_def=days, backfill_policy=dg.BackfillPolicy.single_run())
+    def orders(context: dg.AssetExecutionContext) -> dict[str, list[dict]]:
+        return {day: [{"day": day}] for day in context.partition_keys}
+
+    @dg.asset(partitions_def=days, backfill_policy=dg.BackfillPolicy.single_run())
+    def report(orders: dict[str, list[dict]]) -> None:
+        read.append(orders)
+
+    @dg.asset(partitions_def=days)
+    def rows_alone(orders: list[dict]) -> None:
+        read.append(orders)
+
+    job = dg.define_asset_job("backfill", [orders, report, rows_alone])
+    defs = dg.Definitions(assets=[orders, report, rows_alone], jobs=[job], resources=io)
+
+    defs.resolve_job_def("backfill").execute_in_process(instance=instance, partition_key="tu")
+
+    assert sorted(read, key=str) == [[{"day": "tu"}], {"tu": [{"day": "tu"}]}]
 
 
 def test_with_keep_last_earlier_rows_are_trimmed(prefix, resources, instance, client):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
 import pytest
@@ -13,6 +14,10 @@ from dagster_conquiet import (
     ClaimStaleConfig,
     DrainConfig,
     DrainSpec,
+    SparkJobSpec,
+    TaskSpec,
+    TopicDrainSpec,
+    build_backlog_check,
     build_backlog_sensor,
     build_claim_stale_job,
     build_claim_stale_schedule,
@@ -20,6 +25,10 @@ from dagster_conquiet import (
     build_drain_job,
     build_enqueue_op,
     build_replay_dead_letters_job,
+    build_spark_asset,
+    build_stream_asset,
+    build_task_asset,
+    build_topic_asset,
 )
 
 HANDLERS = "tests.with_dagster.handlers"
@@ -194,6 +203,38 @@ def test_what_the_ui_shows_of_jobs_and_ops_says_what_they_do(spec, stream):
     for tagged in tagged_ones:
         assert (tagged.tags["conquiet/stream"], tagged.tags["conquiet/group"]) == (stream, "billing")
     assert all("dagster/kind/redis" in op.tags for op in ops)
+
+
+def test_every_definition_leads_to_the_page_and_assets_of_others_to_their_code(
+    spec, stream, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("CONQUIET_PAGE_URL", "https://queues.example")
+    job = build_drain_job(spec)
+    topic = TopicDrainSpec(topic="shipments", group="couriers", handler="shop:ship")
+    definitions: list[Any] = [
+        *(job, build_backlog_sensor(spec, job), build_claim_stale_schedule(build_claim_stale_job(spec))),
+        *(build_stream_asset(stream), next(iter(build_backlog_check(spec, max_lag=1).check_specs))),
+    ]
+    made = [
+        build_spark_asset(SparkJobSpec(to_topic="orders", options={"query": "SELECT 1 AS x"})),
+        build_task_asset(TaskSpec(task="shop.total"), key="total"),
+        build_task_asset(TaskSpec(task="shop.total"), key="of_a_function", args=given_to_total),
+    ]
+
+    links = {definition.metadata["page"].value for definition in definitions}
+    references = [
+        next(iter(asset.specs)).metadata["dagster/code_references"].code_references[0] for asset in made
+    ]
+
+    assert links == {f"https://queues.example/topic?name={quote(stream, safe='')}"}
+    assert build_topic_asset(topic).metadata["page"].value == "https://queues.example/topic?name=shipments"
+    assert {reference.file_path for reference in references} == {__file__}
+    assert references[2].label == "given_to_total"
+
+
+def given_to_total(_context):
+    """The arguments of a task."""
+    return {}
 
 
 def test_jobs_of_one_spec_do_not_collide(spec, resources):

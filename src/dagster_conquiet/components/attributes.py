@@ -6,10 +6,10 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import dagster as dg
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from dagster_conquiet.checks import (
     build_backlog_check,
@@ -22,6 +22,7 @@ from dagster_conquiet.config import FailWhen, LimitsConfig
 from dagster_conquiet.described import tags_of
 from dagster_conquiet.resources import DatabaseResource, RedisStreamsResource, ResourceKeys
 from dagster_conquiet.specs import AnySpec
+from dagster_conquiet.steps.metadata import definition_metadata
 
 _LIMITS = LimitsConfig()
 
@@ -64,12 +65,28 @@ class RecoveryAttributes(dg.Model, dg.Resolvable):
 class CheckAttributes(dg.Model, dg.Resolvable):
     """What the checks warn of; a limit that is not given is not checked."""
 
+    # A condition is an object of Dagster's, which the YAML names in braces.
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     max_lag: int | None = Field(default=None, description="Of build_backlog_check.")
     max_lag_growth: int | None = Field(default=None, description="Of build_lag_growth_check.")
     max_age_s: float | None = Field(default=None, description="Of build_freshness_check.")
     max_oldest_age_s: float | None = Field(default=None, description="Of build_oldest_age_check.")
     max_dead_letters: int | None = Field(default=0, description="Of build_dead_letter_check.")
     severity: Literal["WARN", "ERROR"] = "WARN"
+    blocking: bool = Field(
+        default=False, description="Whether a check that fails with severity ERROR stops what is downstream."
+    )
+    descriptions: dict[str, str] = Field(
+        default={},
+        description="Instead of their own: by backlog, lag_growth, freshness, oldest_age and dead_letters.",
+    )
+    automation_condition: Annotated[
+        dg.AutomationCondition[Any] | None, dg.Resolver.default(model_field_type=str | None)
+    ] = Field(
+        default=None,
+        description='Of each check, as "{{ dg.AutomationCondition.eager() }}"; then is_running may be false.',
+    )
     cron_schedule: str = "*/5 * * * *"
     is_running: bool = Field(default=True, description="Whether they run unless stopped in the UI.")
 
@@ -81,6 +98,9 @@ class DrainAttributes(dg.Model, dg.Resolvable):
     handler: str = Field(
         description='"package.module:function", or ".module:function" in the folder of the component; called '
         "as function(msg, session)."
+    )
+    resources: list[str] = Field(
+        default=[], description="The names of the resources that the handler takes as arguments."
     )
     payload: str | None = Field(
         default=None,
@@ -195,19 +215,28 @@ def checks_of(
     spec: AnySpec, limits: CheckAttributes, drained: dg.AssetsDefinition
 ) -> list[dg.AssetChecksDefinition]:
     """A check for each limit that is given."""
-    severity = dg.AssetCheckSeverity[limits.severity]
-    builders: tuple[tuple[str, Any, Callable[..., dg.AssetChecksDefinition]], ...] = (
-        ("max_lag", limits.max_lag, build_backlog_check),
-        ("max_growth", limits.max_lag_growth, build_lag_growth_check),
-        ("max_age_s", limits.max_age_s, build_freshness_check),
-        ("max_age_s", limits.max_oldest_age_s, build_oldest_age_check),
-        ("max_letters", limits.max_dead_letters, build_dead_letter_check),
-    )
-    return [
-        build(spec, asset=drained, severity=severity, **{name: limit})
-        for name, limit, build in builders
-        if limit is not None
-    ]
+    builders: dict[str, tuple[str, Any, Callable[..., dg.AssetChecksDefinition]]] = {
+        "backlog": ("max_lag", limits.max_lag, build_backlog_check),
+        "lag_growth": ("max_growth", limits.max_lag_growth, build_lag_growth_check),
+        "freshness": ("max_age_s", limits.max_age_s, build_freshness_check),
+        "oldest_age": ("max_age_s", limits.max_oldest_age_s, build_oldest_age_check),
+        "dead_letters": ("max_letters", limits.max_dead_letters, build_dead_letter_check),
+    }
+    if unknown := limits.descriptions.keys() - builders:
+        names = ", ".join(builders)
+        raise ValueError(f"descriptions of checks are of {names}, got {', '.join(sorted(unknown))}")
+    options: dict[str, Any] = {
+        "asset": drained,
+        "severity": dg.AssetCheckSeverity[limits.severity],
+        "blocking": limits.blocking,
+        "automation_condition": limits.automation_condition,
+    }
+    checks = []
+    for check, (name, limit, build) in builders.items():
+        own = {"description": limits.descriptions[check]} if check in limits.descriptions else {}
+        if limit is not None:
+            checks.append(build(spec, **{name: limit}, **options, **own))
+    return checks
 
 
 def drain_job(spec: AnySpec, drained: dg.AssetsDefinition) -> Any:
@@ -217,6 +246,7 @@ def drain_job(spec: AnySpec, drained: dg.AssetsDefinition) -> Any:
         dg.AssetSelection.assets(drained).without_checks(),
         description=f"Drains {spec.source!r} for {spec.group!r}.",
         tags=tags_of(spec),
+        metadata=definition_metadata(spec),
     )
 
 
@@ -230,6 +260,8 @@ def check_schedules(
         f"check_{spec.name}",
         dg.AssetSelection.checks(*checks),
         description=f"Checks {spec.source!r} for {spec.group!r}.",
+        tags=tags_of(spec),
+        metadata=definition_metadata(spec),
         executor_def=dg.in_process_executor,
     )
     status = status_of(dg.DefaultScheduleStatus, attributes.is_running)
@@ -239,6 +271,8 @@ def check_schedules(
             cron_schedule=attributes.cron_schedule,
             default_status=status,
             description=job.description,
+            tags=tags_of(spec),
+            metadata=definition_metadata(spec),
         )
     ]
 

@@ -59,6 +59,7 @@ class StreamDrainComponent(dg.Component, DrainAttributes):
             payload=None if self.payload is None else reference_in(self.payload, context),
             config=DrainConfig(**limits),
             resources=keys,
+            required_resource_keys=self.resources,
         )
         key = self.asset.key if self.asset else None
         drained = described(build_drain_asset(spec, key=key, retry_policy=self.retry_policy()), self.asset)

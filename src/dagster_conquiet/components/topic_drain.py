@@ -61,6 +61,7 @@ class TopicDrainComponent(dg.Component, DrainAttributes):
             payload=None if self.payload is None else reference_in(self.payload, context),
             config=TopicDrainConfig(**self.limits("max_attempts", "retry_delay_ms")),
             resources=keys,
+            required_resource_keys=self.resources,
         )
         key = self.asset.key if self.asset else None
         drained = described(

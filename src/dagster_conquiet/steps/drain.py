@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,19 +18,24 @@ from conquiet.db import Inbox
 from conquiet.errors import ConquietError, DrainError
 from conquiet.logs import hiding_error_texts
 from conquiet.mq import ConsumerConfig, MqAdmin, RetryPolicy, Topic, Topics, drain_partition
-from conquiet.queue import Client, QueueConfig, QueueMessage, RedisStreamsQueue, peek_backlog
+from conquiet.queue import BacklogStats, Client, QueueConfig, QueueMessage, RedisStreamsQueue, peek_backlog
 from dagster_conquiet.config import LimitsConfig, TopicDrainConfig
 from dagster_conquiet.handlers import bound_handler
 from dagster_conquiet.specs import AnySpec, DrainSpec, TopicDrainSpec
 from dagster_conquiet.steps.attempts import Attempt, Context, attempt_of
-from dagster_conquiet.steps.failures import log_failures, reason_to_fail, sentence_of
+from dagster_conquiet.steps.failures import (
+    TOO_SOON,
+    OutageFailure,
+    log_failures,
+    outage_in_words,
+    reason_partition_fails,
+    reason_to_fail,
+    sentence_of,
+)
 from dagster_conquiet.steps.interrupts import interrupts_between_messages
 from dagster_conquiet.steps.metadata import Metadata, drain_metadata, page_link
 from dagster_conquiet.steps.retained import Retained, RetainedChannel
 from dagster_conquiet.steps.timeline import Timeline
-
-#: A limit ended it, and there is more.
-_TOO_SOON = ("max_messages", "max_duration")
 
 #: `drain`, `drain_stale` or `drain_partition` with everything but handler, engine and inbox.
 Drain = Callable[..., DrainReport]
@@ -100,12 +104,21 @@ def queue_of(client: Client, spec: DrainSpec, attempt: Attempt) -> RedisStreamsQ
 
 
 def run_drain(
-    context: Context, client: Client, spec: AnySpec, config: LimitsConfig, drain_it: Drain
+    context: Context,
+    client: Client,
+    spec: AnySpec,
+    config: LimitsConfig,
+    drain_it: Drain,
+    reason_of: Callable[[DrainReport], str | None] | None = None,
 ) -> tuple[DrainReport, Metadata]:
     """Run the drain with the spec's handler.
 
+    Args:
+        reason_of: why the step fails, in words, or `None` if it does not; `fail_when` unless given.
+
     Raises:
-        dagster.Failure: messages failed, and the rule says that the step does; its metadata has the counts.
+        dagster.Failure: messages failed, and the rule says that the step does, or a server was unavailable;
+            its metadata has the counts.
     """
     timeline = Timeline()
     handler = timeline.counting(bound_handler(spec.load_handler(), context))
@@ -113,21 +126,40 @@ def run_drain(
     try:
         # What is logged to stderr is kept by Dagster too.
         with nullcontext() if config.log_errors else hiding_error_texts():
-            report = drain_it(handler=handler, engine=engine, inbox=spec.inbox)
+            report, outage = drain_it(handler=handler, engine=engine, inbox=spec.inbox), None
     except DrainError as error:
-        report = error.report
-    after = peek_backlog(client, stream=report.stream, group=report.group)
-    link = page_link(spec.source)
-    metadata = drain_metadata(report, after, timeline) | link
+        report, outage = error.report, None
+    except Exception as error:
+        # Its report has what was done before a server was unavailable; what has none failed in another way.
+        found: DrainReport | None = getattr(error, "drain_report", None)
+        if found is None:
+            raise
+        report = found
+        outage = outage_in_words(error, with_text=config.log_errors)
+    # Outside of the handling of the error, whose text may quote a message.
+    metadata = drain_metadata(report, _backlog_after(client, report), timeline) | page_link(spec.source)
     log_failures(context, report.failures, with_texts=config.log_errors)
+    if outage is not None:
+        raise OutageFailure(sentence_of(report, f"the drain was ended by {outage}"), metadata=metadata)
     # A step that is stopped is canceled, whatever failed before.
-    is_canceled = report.stopped_by == "stop"
-    if not is_canceled and (reason := reason_to_fail(report, spec.fail_when or config.fail_when)):
-        # Outside of the handling of the error, whose text may quote a message. To do the same again at once
-        # helps if servers are unavailable, and not if messages are bad.
-        is_outage = report.stopped_by in ("max_failures", *_TOO_SOON)
-        raise dg.Failure(sentence_of(report, reason), metadata=metadata, allow_retries=is_outage)
+    if report.stopped_by == "stop":
+        return report, metadata
+    reason = reason_of(report) if reason_of else reason_to_fail(report, spec.fail_when or config.fail_when)
+    if reason:
+        # To do the same again at once helps if servers are unavailable, and not if messages are bad.
+        may_help = report.stopped_by in ("max_failures", *TOO_SOON)
+        raise dg.Failure(sentence_of(report, reason), metadata=metadata, allow_retries=may_help)
     return report, metadata
+
+
+def _backlog_after(client: Client, report: DrainReport) -> BacklogStats | None:
+    try:
+        return peek_backlog(client, stream=report.stream, group=report.group)
+    except ConquietError:
+        # The outage is not over; the counts of what was done need no server.
+        if report.stopped_by == "error":
+            return None
+        raise
 
 
 def _topic_of(context: Context, client: Client, spec: TopicDrainSpec, partition: int) -> Topic:
@@ -162,24 +194,25 @@ def _partition_consumer(
 
 def read_again_in_step(
     context: Context, spec: DrainSpec, config: LimitsConfig, retained: Retained
-) -> tuple[DrainReport, Metadata]:
+) -> tuple[Metadata, Mapping[str, Mapping[str, int]]]:
     """Handle what the stream still has of a window or of some keys, whether the group has handled it or not.
 
-    An attempt at the same materialisation skips, by the inbox, what earlier ones have committed.
+    An attempt at the same materialisation skips, by the inbox, what earlier ones have committed. Returns the
+    metadata of all, and what became of the messages of each partition.
 
     Raises:
         dagster.Failure: a message failed, or a limit ended it before the last message.
     """
     with opened_step(context, spec, config) as (client, attempt, limits):
+        channel = RetainedChannel(client, spec.stream, f"{spec.group}@{attempt.work_id}", retained)
 
         def read_again(handler: Handler, engine: Engine, inbox: Inbox | None) -> DrainReport:
             payload_type = PayloadType.of(spec.payload, None)
-            channel = RetainedChannel(client, spec.stream, f"{spec.group}@{attempt.work_id}", retained)
             with new_handling(handler, engine, inbox, payload=payload_type) as handling:
                 return DrainLoop[QueueMessage](channel, handling, limits).run()
 
-        every = replace(spec, fail_when=lambda report: bool(report.failed) or report.stopped_by in _TOO_SOON)
-        return run_drain(context, client, every, config, read_again)
+        _, metadata = run_drain(context, client, spec, config, read_again, reason_partition_fails)
+        return metadata, channel.outcomes
 
 
 def _earlier_attempts(context: Context, attempt: Attempt, names: list[str]) -> tuple[str, ...]:

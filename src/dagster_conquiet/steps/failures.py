@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import dagster as dg
 
 from conquiet.consume import DrainReport
-from conquiet.errors import DrainFailure, text_of
+from conquiet.errors import ConquietError, DbError, DrainFailure, causes_of, text_of
 from dagster_conquiet.config import FailWhen
 
 #: Ids that the log and the metadata name; the event log is no place for more.
@@ -16,12 +16,17 @@ _MOST_NAMED = 100
 
 #: A rule of the user's own; a spec's `fail_when` may be one.
 FailRule = Callable[[DrainReport], bool]
+#: A limit ended it, and there is more.
+TOO_SOON = ("max_messages", "max_duration")
+
+
+class OutageFailure(dg.Failure):
+    """A server was unavailable in the middle of a drain; its metadata has what was done before that."""
 
 
 def reason_to_fail(report: DrainReport, rule: FailWhen | FailRule) -> str | None:
     """Why the step fails, in words; `None` if it does not."""
-    failed = report.failed + report.retried + report.dead_lettered
-    counts = f"{failed} of {failed + report.handled + report.skipped} messages failed"
+    failed, counts = _failed_of(report)
     if report.stopped_by == "max_failures":
         return f"max_failures ended the drain: {counts}"
     if not isinstance(rule, FailWhen):
@@ -33,6 +38,29 @@ def reason_to_fail(report: DrainReport, rule: FailWhen | FailRule) -> str | None
     if rule.failures is not None and failed >= rule.failures:
         return counts
     return None
+
+
+def reason_partition_fails(report: DrainReport) -> str | None:
+    """Why the step of what is read again fails: a partition is whole, or it is not materialised."""
+    failed, counts = _failed_of(report)
+    if not failed and report.stopped_by not in (*TOO_SOON, "max_failures"):
+        return None
+    return (
+        f"{counts}, ended by {report.stopped_by}: a partition is materialised when all of its messages were "
+        "handled, whatever fail_when says"
+    )
+
+
+def _failed_of(report: DrainReport) -> tuple[int, str]:
+    failed = report.failed + report.retried + report.dead_lettered
+    return failed, f"{failed} of {failed + report.handled + report.skipped} messages failed"
+
+
+def outage_in_words(error: Exception, *, with_text: bool) -> str:
+    """What ended a drain; the text of a database's error, which may quote a message, only if allowed."""
+    if with_text or (isinstance(error, ConquietError) and not isinstance(error, DbError)):
+        return text_of(error)
+    return ", by ".join(type(cause).__name__ for cause in causes_of(error))
 
 
 def sentence_of(report: DrainReport, reason: str) -> str:
@@ -64,4 +92,10 @@ def failure_table(failures: Sequence[DrainFailure]) -> dict[str, dg.MetadataValu
         dg.TableRecord({"id": failure.id, "error": type(failure.error).__name__})
         for failure in failures[:_MOST_NAMED]
     ]
-    return {"failures": dg.MetadataValue.table(rows)}
+    schema = dg.TableSchema(
+        [
+            dg.TableColumn("id", description="The entry of the stream, which has the message."),
+            dg.TableColumn("error", description="The kind of the error; see log_errors for its text."),
+        ]
+    )
+    return {"failures": dg.MetadataValue.table(rows, schema=schema)}

@@ -10,21 +10,25 @@ import dagster as dg
 from conquiet.consume import DrainReport
 from conquiet.queue import BacklogStats
 from conquiet.settings import Settings
+from dagster_conquiet.described import names_of
+from dagster_conquiet.specs import AnySpec
 from dagster_conquiet.steps.failures import failure_table
 from dagster_conquiet.steps.timeline import Timeline
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 
 
-def drain_metadata(report: DrainReport, after: BacklogStats, timeline: Timeline) -> Metadata:
-    """What a drain of a stream or of a partition did, and what it left."""
+def drain_metadata(report: DrainReport, after: BacklogStats | None, timeline: Timeline) -> Metadata:
+    """What a drain of a stream or of a partition did, and what it left, unless the server did not say."""
     picture = timeline.markdown()
+    left: Metadata = {}
+    if after is not None:
+        left = {"remaining_lag": lag_value(after.lag), "pending": dg.MetadataValue.int(after.pending)}
     return {
         **{name: dg.MetadataValue.int(count) for name, count in report.counts.items()},
         "dagster/row_count": dg.MetadataValue.int(report.handled),
         **id_range(report.first_id, report.last_id),
-        "remaining_lag": lag_value(after.lag),
-        "pending": dg.MetadataValue.int(after.pending),
+        **left,
         "pending_elsewhere": dg.MetadataValue.int(report.pending_elsewhere),
         "elsewhere_idle_s": dg.MetadataValue.float(report.elsewhere_idle_ms / 1000),
         "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
@@ -60,6 +64,11 @@ def source_metadata(stats: BacklogStats, group: str | None) -> Metadata:
     if group is None:
         return metadata
     return {"group": dg.MetadataValue.text(group)} | metadata | backlog_metadata(stats)
+
+
+def definition_metadata(spec: AnySpec) -> dict[str, Any]:
+    """What a definition has of its stream or topic: the names, and where the page shows it."""
+    return names_of(spec) | page_link(spec.source)
 
 
 def page_link(name: str) -> Metadata:

@@ -11,6 +11,7 @@ from conquiet.mq import PartitionBusyError
 from dagster_conquiet.specs import TopicDrainSpec
 from dagster_conquiet.steps.attempts import Context
 from dagster_conquiet.steps.drain import PartitionMissingError, drain_in_step
+from dagster_conquiet.steps.failures import OutageFailure
 from dagster_conquiet.steps.metadata import Metadata
 
 Failed = dg.Failure | PartitionBusyError | PartitionMissingError
@@ -19,7 +20,10 @@ Failed = dg.Failure | PartitionBusyError | PartitionMissingError
 def drain_in_turn(
     context: Context, spec: TopicDrainSpec, config: Any, keys: Sequence[str]
 ) -> tuple[dict[str, Metadata], dict[str, Failed]]:
-    """Drain one after the other; the metadata of those that ended well, and why the others did not."""
+    """Drain one after the other; the metadata of those that ended well, and why the others did not.
+
+    Behind one in which a server was unavailable none is begun.
+    """
     drained: dict[str, Metadata] = {}
     failed: dict[str, Failed] = {}
     for key in keys:
@@ -28,6 +32,9 @@ def drain_in_turn(
         except (dg.Failure, PartitionBusyError, PartitionMissingError) as error:
             context.log.warning("partition %s of %r: %s", key, spec.topic, _sentence_of(error))
             failed[key] = error
+            if isinstance(error, OutageFailure):
+                # The other partitions have the same servers; the step's retry drains them.
+                break
     return drained, failed
 
 

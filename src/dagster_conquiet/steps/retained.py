@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+import threading
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,8 +32,8 @@ class Retained:
     start_ms: int | None = None
     #: Not included.
     end_ms: int | None = None
-    #: Whether a message is one of them.
-    is_wanted: Callable[[QueueMessage], bool] = lambda _msg: True
+    #: The key of the Dagster partition that a message belongs to; `None` if it is none of those in question.
+    partition_of: Callable[[QueueMessage], str | None] = lambda _msg: ""
 
     @property
     def ids(self) -> tuple[str, str]:
@@ -65,6 +66,9 @@ class RetainedChannel:
         self.is_caught_up = False
         self.claimed_by_others = 0
         self.elsewhere = Elsewhere()
+        #: What became of the messages, by the keys of their Dagster partitions.
+        self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
+        self._lock = threading.Lock()
 
     def read(self, settlements: Sequence[Settlement], size: int, _wait_ms: int | None) -> Delivery | None:
         """The next page; `None` behind the last one."""
@@ -74,7 +78,7 @@ class RetainedChannel:
             with visible_errors("XRANGE", stream=self.stream, group=None):
                 entries = run_steps(call, self._pages.next(size))
             delivery = delivery_of(((entry, 1) for entry in entries), stream=self.stream, group=self._work)
-            wanted = [msg for msg in delivery.messages if self._retained.is_wanted(msg)]
+            wanted = [msg for msg in delivery.messages if self._retained.partition_of(msg) is not None]
             if wanted or delivery.malformed:
                 return Delivery(wanted, delivery.malformed)
         self.is_caught_up = True
@@ -105,10 +109,18 @@ class RetainedChannel:
         """Done, or failed: there is nothing that could be retried later."""
         if isinstance(result, Ack | Skipped):
             outcome = "handled" if isinstance(result, Ack) else "skipped"
+            self._count(msg, outcome)
             return Settlement("ack", msg.id, 1, outcome=outcome)
+        self._count(msg, "failed")
         if not isinstance(result, Exception):
             result = MessageRejectedError(msg.id, stream=self.stream, answer=result)
         return Settlement("leave", msg.id, 1, outcome="failed", error=result)
+
+    def _count(self, msg: QueueMessage, outcome: str) -> None:
+        # As it was read: the handler may have changed its payload, which may be an object of a type, too.
+        partition = self._retained.partition_of(self.as_delivered(msg))
+        with self._lock:
+            self.outcomes[partition or ""][outcome] += 1
 
     def decide_malformed(self, entry: MalformedEntry) -> Settlement:
         """Failed."""

@@ -99,18 +99,6 @@ def remaining_pause_s(last: RunRecord | None, pause_s: float) -> float:
     return last.end_time + pause_s - time.time()
 
 
-def is_cancelled_since(last: RunRecord | None, newest_id: str) -> bool:
-    """Whether the last run was cancelled, and no message has come after that.
-
-    Args:
-        newest_id: of the last entry that was added.
-    """
-    if last is None or last.dagster_run.status != DagsterRunStatus.CANCELED:
-        return False
-    ended = last.end_time if last.end_time is not None else last.update_timestamp.timestamp()
-    return int(newest_id.partition("-")[0]) <= ended * 1000
-
-
 def last_sign_of_life(instance: DagsterInstance, record: RunRecord) -> float:
     """When the run was changed or wrote an event last, in seconds since the epoch."""
     events = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
@@ -118,13 +106,16 @@ def last_sign_of_life(instance: DagsterInstance, record: RunRecord) -> float:
     return max((at for at in known if at is not None), default=record.update_timestamp.timestamp())
 
 
-def holders_of_pool(instance: DagsterInstance, pool: str, *, waiting_run: str) -> list[str]:
-    """The runs that have the slots of a pool, if a step of this run waits for one."""
+def holders_of_pool(instance: DagsterInstance, pool: str, *, waiting_run: str) -> dict[str, bool]:
+    """The runs that have the slots of a pool, if a step of this run waits for one; and whether they ended."""
     storage = instance.event_log_storage
     if not storage.supports_global_concurrency_limits:
-        return []
+        return {}
     info = storage.get_concurrency_info(pool)
-    return sorted(info.active_run_ids) if waiting_run in info.pending_run_ids else []
+    if waiting_run not in info.pending_run_ids:
+        return {}
+    runs = {run_id: instance.get_run_by_id(run_id) for run_id in sorted(info.active_run_ids)}
+    return {run_id: run is None or run.is_finished for run_id, run in runs.items()}
 
 
 def _in_location(location: str | None) -> dict[str, str]:

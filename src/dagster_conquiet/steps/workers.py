@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dagster import DagsterInstance, DagsterRunStatus, RunRecord
@@ -65,7 +65,7 @@ def who_works(
         elif holders := holders_of_pool(instance, pool, waiting_run=run.run_id):
             # Another run would wait for it too.
             reasons[run.run_id] = (
-                f"run {run.run_id} waits for a slot of pool {pool!r}, which has run {', '.join(holders)}"
+                f"run {run.run_id} waits for a slot of pool {pool!r}, which has {_described(holders)}"
             )
         else:
             stalled.append(run.run_id)
@@ -73,6 +73,16 @@ def who_works(
         if name.partition(".")[0] not in reasons:
             reasons[name] = f"consumer {name!r} drains {what}"
     return Working(reasons=tuple(reasons.values()), names=tuple(reasons), stalled=tuple(stalled))
+
+
+def _described(holders: Mapping[str, bool]) -> str:
+    runs = ", ".join(f"run {run_id}{' (ended)' * has_ended}" for run_id, has_ended in holders.items())
+    if not any(holders.values()):
+        return runs
+    return (
+        f"{runs}: Dagster frees the slots of a run that was killed after free_slots_after_run_end_seconds of "
+        "run_monitoring, where that is set; else free them in the UI, under Deployment, Concurrency"
+    )
 
 
 def _is_about_to_begin(instance: DagsterInstance, record: RunRecord, stalled_after_s: float) -> bool:
