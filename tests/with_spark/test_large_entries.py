@@ -109,6 +109,27 @@ def test_planning_behind_a_deleted_entry_walks_over_each_entry_about_once(valkey
     assert kept["added"] == as_mapping(valkey.execute_command("XINFO", "STREAM", stream))["entries-added"]
 
 
+def test_planning_walks_over_few_entries_though_some_are_deleted_ahead_of_each_batch(
+    valkey, valkey_url, stream, calls
+):
+    ids = add_orders(valkey, stream, range(50_000))
+    options = {"url": valkey_url, "stream": stream, "start": "earliest", "maxOffsetsPerTrigger": "500"}
+    reader = StreamMicroBatchReader(ReadOptions.of(options), SCHEMA)
+    offset, batches = reader.initialOffset(), 0
+
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        offset, batches = end, batches + 1
+        valkey.xdel(stream, ids[-2 * batches])
+
+    assert batches == 100
+    # A count of all that is behind takes ten calls in the beginning: with each batch these were 500 more.
+    assert len(calls) < 5 * batches
+    valkey.xtrim(stream, minid=ids[-1], approximate=False)
+    valkey.xadd(stream, {"data": "{}"})
+    # What was read is trimmed: that is no loss.
+    assert reader.latestOffset(offset, reader.getDefaultReadLimit()) != offset
+
+
 def test_planning_up_to_where_an_available_now_query_ends_counts_nothing_that_came_later(
     valkey, valkey_url, stream, calls
 ):
