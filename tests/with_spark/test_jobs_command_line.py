@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import redis
 
+from conquiet import EmbeddedServer
 from conquiet.spark.jobs import ExitCode, JobError, application_of, arguments_of, check_arguments
 from conquiet.spark.jobs.command_line import parse
 from conquiet.spark.jobs.credentials import Credentials
 from conquiet.spark.jobs.jdbc import driver_of, jdbc_error
-from tests.eventually import HANG_S
+from tests.eventually import HANG_S, eventually
+from tests.services import free_port, redis_binary, unavailable
 from tests.with_spark.job_runs import run_here
 
 GOOD = {"table": "orders", "to_topic": "totals"}
@@ -35,6 +41,31 @@ def run(capsys, monkeypatch, valkey_url):
     monkeypatch.setenv("CONQUIET_REDIS_URL", valkey_url)
     monkeypatch.delenv("CONQUIET_DATABASE_URL", raising=False)
     return lambda job, **options: run_here(capsys, job, **options)
+
+
+@contextmanager
+def sentinel_with_password(directory: Path) -> Iterator[int]:
+    """A sentinel that wants the password `right`; yields its port."""
+    binary, port = redis_binary("redis7"), free_port()
+    if binary is None:
+        unavailable("redis", "no redis-server to run as a sentinel")
+    config = directory / "sentinel.conf"
+    config.write_text(f"port {port}\nbind 127.0.0.1\ndir {directory}\nrequirepass right\n")
+    process = subprocess.Popen([str(binary), str(config), "--sentinel"], stdout=subprocess.DEVNULL)
+    try:
+        eventually(lambda: answers(port))
+        yield port
+    finally:
+        process.terminate()
+        process.wait(timeout=HANG_S)
+
+
+def answers(port: int) -> bool:
+    try:
+        with redis.Redis(port=port, password="right") as client:
+            return bool(client.ping())
+    except redis.RedisError:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -198,6 +229,44 @@ def test_a_wrong_password_of_redis_is_a_mistake_and_not_an_outage(run, monkeypat
     assert ended.code == ExitCode.ARGUMENTS
     assert "Redis refuses the login of CONQUIET_REDIS_URL" in ended.report["error"]
     assert "wrong@" not in ended.report["error"]
+
+
+@pytest.mark.parametrize("job", ["publish", "aggregate"])
+def test_an_unavailable_cluster_is_reported(run, monkeypatch, free_url, job):
+    monkeypatch.setenv("CONQUIET_REDIS_URL", free_url.replace("redis://", "redis+cluster://"))
+    more = {} if job == "publish" else {**WINDOW, "time": "ordered_at"}
+
+    ended = run(job, **GOOD, **more)
+
+    assert ended.code == ExitCode.REDIS
+    assert "Redis does not answer" in ended.report["error"]
+
+
+def test_a_wrong_password_of_a_cluster_is_a_mistake(run, monkeypatch):
+    with EmbeddedServer(cluster=3) as server:
+        monkeypatch.setenv("CONQUIET_REDIS_URL", server.url.replace("://", "://nobody:wrong@"))
+
+        ended = run("publish", **GOOD)
+
+    assert ended.code == ExitCode.ARGUMENTS
+    assert "Redis refuses the login of CONQUIET_REDIS_URL" in ended.report["error"]
+    assert "wrong@" not in ended.report["error"]
+
+
+def test_a_wrong_password_of_a_sentinel_is_a_mistake_and_a_sentinel_that_is_not_there_an_outage(
+    run, monkeypatch, tmp_path, free_url
+):
+    with sentinel_with_password(tmp_path) as port:
+        endings = []
+        for url in (
+            f"redis+sentinel://127.0.0.1:{port}/orders/0?sentinel_password=wrong",
+            f"redis+sentinel://127.0.0.1:{port}/orders/0",
+            free_url.replace("redis://", "redis+sentinel://").replace("/0", "/orders/0"),
+        ):
+            monkeypatch.setenv("CONQUIET_REDIS_URL", url)
+            endings.append(run("publish", **GOOD))
+
+    assert [ended.code for ended in endings] == [ExitCode.ARGUMENTS, ExitCode.ARGUMENTS, ExitCode.REDIS]
 
 
 def test_nobody_at_the_address_of_a_jdbc_url_is_reported_without_spark(run, monkeypatch, topic, free_url):

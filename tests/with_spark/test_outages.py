@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from redis.exceptions import ResponseError
 
 from conquiet import EmbeddedServer
 from conquiet.errors import QueueError
@@ -15,12 +20,14 @@ from conquiet.queue import open_client
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.entry_ids import EntryId, IdRange
 from conquiet.spark.options import ReadOptions, WriteOptions
-from conquiet.spark.outages import Patience
+from conquiet.spark.outages import Patience, connected
 from conquiet.spark.read.range_reader import read_range
+from conquiet.spark.read.stream_info import read_info
 from conquiet.spark.read.stream_reader import StreamMicroBatchReader
 from conquiet.spark.wire.connection import ServerConnection
 from conquiet.spark.write.task_writer import TaskWriter, open_target
-from tests.services import free_port
+from tests.eventually import eventually
+from tests.services import Client, free_port
 from tests.with_spark.server_side import add_orders, numbers_in
 from tests.with_spark.test_task_writer import attempt_of, rows_of, send
 
@@ -100,6 +107,94 @@ def test_a_full_server_is_waited_for_and_each_row_is_added_once():
         thread.join()
 
         assert numbers_in(client, "orders") == list(range(2_000))
+
+
+@pytest.mark.parametrize("state", ["too few replicas", "another script runs", "the disk is full"])
+def test_a_server_that_refuses_for_a_while_is_waited_for(tmp_path, state):
+    with EmbeddedServer(dir=tmp_path) as server, open_client(server.url) as client:
+        with refusing(client, tmp_path, state) as end_refusal:
+            waiting = threading.Event()
+
+            class Watched(Patience):
+                def wait(self, error: QueueError) -> None:
+                    super().wait(error)
+                    waiting.set()
+
+            def write() -> None:
+                options = WriteOptions.of({"url": server.url, "stream": "orders"})
+                with (
+                    options.address.connect() as own,
+                    TaskWriter(
+                        own, open_target(own, options), options, attempt_of(), Watched(600_000)
+                    ) as writer,
+                ):
+                    writer.add(pa.RecordBatch.from_pylist(rows_of(range(2_000))))
+                    writer.finish()
+
+            thread = threading.Thread(target=write)
+            thread.start()
+            waiting.wait()
+            end_refusal()
+            thread.join()
+
+        assert numbers_in(client, "orders") == list(range(2_000))
+
+
+@contextmanager
+def refusing(client: Client, directory: Path, state: str) -> Iterator[Callable[[], object]]:
+    """A server that refuses writes; yields what ends that."""
+    if state == "too few replicas":
+        client.config_set("min-replicas-to-write", 1)
+        yield lambda: client.config_set("min-replicas-to-write", 0)
+    elif state == "the disk is full":
+        # A snapshot cannot replace a directory.
+        (directory / "dump.rdb").mkdir()
+        client.config_set("save", "3600 1000000")
+        client.bgsave()
+        eventually(lambda: persistence_of(client)["rdb_last_bgsave_status"] == "err")
+        yield lambda: client.config_set("stop-writes-on-bgsave-error", "no")
+    else:
+        client.config_set("busy-reply-threshold", 1)
+        with suppress(ResponseError), open_client(client_url(client)) as other:
+            endless = threading.Thread(target=run_endless_script, args=[other])
+            endless.start()
+            eventually(lambda: is_busy(client))
+            yield client.script_kill
+            endless.join()
+
+
+def persistence_of(client: Client) -> dict[str, Any]:
+    info: dict[str, Any] = client.info("persistence")
+    return info
+
+
+def client_url(client: Client) -> str:
+    return f"redis://127.0.0.1:{client.connection_pool.connection_kwargs['port']}/0"
+
+
+def run_endless_script(client: Client) -> None:
+    with suppress(ResponseError):
+        client.eval("while true do end", 0)
+
+
+def is_busy(client: Client) -> bool:
+    try:
+        client.get("any")
+    except ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False
+
+
+@pytest.mark.parametrize("cluster", [0, 3])
+def test_a_wrong_password_is_not_waited_for(cluster):
+    with EmbeddedServer(cluster=cluster) as server:
+        url, patience = server.url.replace("://", "://nobody:wrong@"), Patience(600_000)
+        options = ReadOptions.of({"url": url, "stream": "orders"})
+
+        with pytest.raises(QueueError, match="refused the user or the password"):
+            connected(options.address, patience, partial(read_info, stream="orders"))
+
+    assert patience.retries == 0
 
 
 def test_what_time_does_not_change_is_not_tried_again(valkey_url, stream):

@@ -207,7 +207,7 @@ def test_metrics_of_a_query_are_those_of_its_progress(spark, valkey, valkey_url,
     from tests.eventually import eventually
 
     add_orders(valkey, stream, range(100))
-    listener, labels = QueryMetrics(), {"query": f"copy-{stream}", "source": stream}
+    listener, labels = QueryMetrics(), {"query": f"copy-{stream}", "source": f"{stream}@{valkey_url}"}
     spark.streams.addListener(listener)
     try:
         source = spark.readStream.format("redis-stream").options(
@@ -223,7 +223,6 @@ def test_metrics_of_a_query_are_those_of_its_progress(spark, valkey, valkey_url,
         total = "conquiet_spark_input_rows_total"
         eventually(lambda: REGISTRY.get_sample_value("conquiet_spark_query_active", by_query) == 0)
         assert REGISTRY.get_sample_value(total, by_query) == 100
-        assert REGISTRY.get_sample_value("conquiet_spark_rows_behind", labels) == 0
         assert REGISTRY.get_sample_value("conquiet_spark_retries_total", labels) == 0
         backlogs = [backlog for progress in query.recentProgress for backlog in source_backlogs(progress)]
         assert [backlog.rows_behind for backlog in backlogs][:3] == [60, 20, 0]
@@ -251,3 +250,34 @@ def test_a_query_that_was_started_before_it_is_listened_to_has_its_name_until_it
 
     assert REGISTRY.get_sample_value("conquiet_spark_query_active", labels) == 0
     assert REGISTRY.get_sample_value("conquiet_spark_query_failures_total", labels) == 1
+
+
+def test_gauges_of_a_query_are_shown_while_it_runs_and_by_server():
+    from types import SimpleNamespace
+
+    from prometheus_client import REGISTRY
+
+    from conquiet.spark import QueryMetrics
+
+    listener: Any = QueryMetrics()
+    query, query_id = f"copy-{uuid.uuid4().hex}", uuid.uuid4()
+    totals = {"rowsBehind": 7, "maxRowsBehind": 7, "oldestAgeMs": 500, "bytesBehind": 90, "retries": 0}
+    servers = ["redis://one:6379/0", "redis://other:6379/0"]
+    reports = [{"conquiet": totals | {"from": "orders", "server": server}} for server in servers]
+    progress = SimpleNamespace(
+        id=query_id,
+        name=query,
+        numInputRows=5,
+        batchDuration=10,
+        sources=[SimpleNamespace(latestOffset=json.dumps(report)) for report in reports],
+    )
+
+    def shown() -> list[float | None]:
+        labels = [{"query": query, "source": f"orders@{server}"} for server in servers]
+        return [REGISTRY.get_sample_value("conquiet_spark_rows_behind", one) for one in labels]
+
+    for _ in range(2):
+        listener.onQueryProgress(SimpleNamespace(progress=progress))
+        assert shown() == [7, 7]
+        listener.onQueryTerminated(SimpleNamespace(id=query_id, exception=None))
+        assert shown() == [None, None]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from conquiet.errors import QueueError
 from conquiet.mq import Message, Producer, Topics
 from conquiet.spark.columns import SCHEMA
 from conquiet.spark.errors import DataLossError
@@ -135,6 +136,21 @@ def test_a_first_batch_is_replayed_from_where_it_began_though_its_group_has_move
     assert numbers_in(valkey, copies) == list(range(30))
 
 
+def test_a_first_batch_is_replayed_though_its_group_was_deleted(valkey, valkey_url, stream):
+    add_orders(valkey, stream, range(10))
+    valkey.xgroup_create(stream, "billing", id="0")
+    first = reader_of(valkey_url, stream, start="group:billing")
+    end = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
+    valkey.xgroup_destroy(stream, "billing")
+
+    again = reader_of(valkey_url, stream, start="group:billing")
+    start = again.initialOffset()
+
+    assert numbers_between(again, start, end) == list(range(10))
+    with pytest.raises(QueueError, match="no such group"):
+        again.latestOffset(start, again.getDefaultReadLimit())
+
+
 def test_a_replayed_batch_is_divided_as_it_was(valkey, valkey_url, stream):
     add_orders(valkey, stream, range(5_000))
     options = ReadOptions.of(
@@ -188,7 +204,7 @@ def test_a_query_starts_at_the_earliest_the_latest_an_id_a_time_or_a_groups_posi
     assert numbers_from(reader_of(valkey_url, stream, start="2023-11-14T22:13:20.002Z")) == [2, 3, 4]
     assert numbers_from(reader_of(valkey_url, stream, start="group:billing")) == [2, 3, 4]
     with pytest.raises(Exception, match="no such group"):
-        reader_of(valkey_url, stream, start="group:nobody").initialOffset()
+        numbers_from(reader_of(valkey_url, stream, start="group:nobody"))
 
 
 def test_a_query_touches_no_group(valkey, valkey_url, stream):

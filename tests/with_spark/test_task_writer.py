@@ -26,6 +26,7 @@ from conquiet.spark.options import WriteOptions
 from conquiet.spark.outages import Patience
 from conquiet.spark.task_context import Attempt
 from conquiet.spark.wire.envelope_encoder import EnvelopeEncoder
+from conquiet.spark.wire.texts import check_objects
 from conquiet.spark.write.targets import payloads_of
 from conquiet.spark.write.task_writer import TaskPartitions, TaskWriter, open_target
 from conquiet.spark.write.writers import StreamBatchWriter, WrittenRows
@@ -531,6 +532,21 @@ def test_a_text_that_is_no_object_is_refused_and_nothing_is_added(valkey, valkey
             send(valkey_url, [{"data": '{"a":1}'}, {"data": text}], attempt_of(), **place)
 
     assert sum(valkey.xlen(one) for one in (stream, *streams_of(topic))) == 0
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["{}\0}"],
+        ['{"a":1}\0{"b":2}'],
+        ["{}", "{}{}\0}", '{"a":1},"key":"x","payload":{"b":2}'],
+        ["{}", "{}{}  }", '{"a":1},"key":"x","payload":{"b":2}'],
+        ['{"a":1}\n{"b":2}', '{"a":1},"key":"x","payload":{"b":2}'],
+    ],
+)
+def test_objects_that_make_up_for_one_that_is_none_are_refused(texts):
+    with pytest.raises(ValueError, match="data must be a JSON object"):
+        check_objects(pa.array(texts))
 
 
 def test_white_space_around_an_object_is_left_out(valkey, valkey_url, stream, topic):

@@ -111,6 +111,16 @@ class MetricSet:
         """Count, observe or set."""
         self.emitter(name, *labels)(amount)
 
+    def remove(self, name: str, *labels: str) -> None:
+        """Show a metric with these labels no longer, until it is emitted again."""
+        try:
+            metric: Any = self.registered(name)
+            metric.remove(*labels)
+        except Exception as error:  # noqa: BLE001 -- metrics never raise
+            _log.debug("metric %s was not removed: %s", name, error)
+        # One that was made before would go on with what is shown no longer.
+        self.emitter.cache_clear()
+
     def observe_all(self, name: str, amounts: Sequence[float], *labels: str) -> None:
         """Observe many amounts at once, to the same effect as one by one."""
         if not amounts:

@@ -35,13 +35,16 @@ class NoConnection(Enum):
     TLS = "TLS failed; check ssl_ca_certs, ssl_certfile and ssl_keyfile"
     NO_CLUSTER = "the server is not part of a cluster; use redis:// instead of redis+cluster://"
     CLUSTER = "the server is part of a cluster; use redis+cluster:// instead of redis://"
+    SENTINEL_PASSWORD = "the Sentinel refused the login; its password is sentinel_password in the url"  # noqa: S105
     NO_PRIMARY = "no Sentinel that answers knows the service; check their hosts and its name"
 
 
 def why_no_connection(error: BaseException) -> NoConnection | None:
     """Why there is no connection; `None` for an error of a connection that is there."""
     if isinstance(error, MasterNotFoundError):
-        return NoConnection.NO_PRIMARY
+        # redis-py has what the Sentinels said in its text alone.
+        is_refused = "AuthenticationError" in str(error)
+        return NoConnection.SENTINEL_PASSWORD if is_refused else NoConnection.NO_PRIMARY
     is_connecting = any(
         frame.f_code.co_name.startswith(("connect", "on_connect"))
         for frame, _line in traceback.walk_tb(error.__traceback__)

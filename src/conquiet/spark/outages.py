@@ -14,8 +14,9 @@ from typing import TypeVar
 from redis import exceptions
 from redis.cluster import RedisCluster
 
-from conquiet.errors import QueueError
+from conquiet.errors import QueueError, causes_of
 from conquiet.queue.connection import Client, visible_errors
+from conquiet.queue.no_connection import NoConnection, why_no_connection
 from conquiet.spark.address import StreamAddress
 
 _log = logging.getLogger(__name__)
@@ -44,20 +45,40 @@ _LASTING = (
     exceptions.MaxConnectionsError,
 )
 
-#: The same in the reply of a script; and a full server, which drains and trims free.
+#: Why a client cannot connect, where only the user can change it; a cluster's own error has it as its cause.
+_MISTAKES = (
+    NoConnection.NO_PASSWORD,
+    NoConnection.WRONG_PASSWORD,
+    NoConnection.SENTINEL_PASSWORD,
+    NoConnection.NO_DATABASE,
+    NoConnection.NO_CLUSTER,
+    NoConnection.CERTIFICATE,
+)
+
+#: The same in the reply of a script; a server that runs another script, has too few replicas or a full disk; and a full
+#: server, which drains and trims free.
 _PASSING_REPLY = re.compile(
-    r"\b(LOADING|CLUSTERDOWN|TRYAGAIN|MASTERDOWN|READONLY|MOVED|ASK)\b|used memory > 'maxmemory'"
+    r"\b(LOADING|CLUSTERDOWN|TRYAGAIN|MASTERDOWN|READONLY|MOVED|ASK|BUSY|NOREPLICAS|MISCONF)\b"
+    r"|used memory > 'maxmemory'"
 )
 
 
 def is_passing(error: QueueError) -> bool:
     """Whether the same call may succeed later, with nothing changed but the server."""
     cause = error.__cause__
-    if isinstance(cause, _LASTING):
+    if isinstance(cause, _LASTING) or (cause is not None and _is_mistake(cause)):
         return False
     if isinstance(cause, _PASSING):
         return True
     return isinstance(cause, exceptions.ResponseError) and _PASSING_REPLY.search(str(cause)) is not None
+
+
+def _is_mistake(cause: BaseException) -> bool:
+    reason = why_no_connection(cause)
+    if reason is NoConnection.NO_TLS:
+        # A server that is paused answers no handshake either.
+        return not any(isinstance(one, TimeoutError) for one in causes_of(cause))
+    return reason in _MISTAKES
 
 
 @dataclass(slots=True)

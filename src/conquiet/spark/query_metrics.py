@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     )
 
 _QUERY, _SOURCE = ("query",), ("query", "source")
+_GAUGES_OF_SOURCE = (
+    "conquiet_spark_rows_behind",
+    "conquiet_spark_bytes_behind",
+    "conquiet_spark_oldest_age_seconds",
+)
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 _seconds = partial(Histogram, buckets=_BUCKETS)
 
@@ -97,6 +102,7 @@ class QueryMetrics(StreamingQueryListener):
     def __init__(self) -> None:
         #: By query, since Spark names it only when it starts and in its progress.
         self._names: dict[str, str] = {}
+        #: Of each source of each query that runs.
         self._retries: dict[tuple[str, str], int] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 -- Spark's name
@@ -110,16 +116,16 @@ class QueryMetrics(StreamingQueryListener):
         METRICS.emit("conquiet_spark_input_rows_total", progress.numInputRows, query)
         METRICS.emit("conquiet_spark_batch_duration_seconds", progress.batchDuration / 1_000, query)
         for source in source_backlogs(progress):
+            label = f"{source.place}@{source.server}"
             if source.rows_behind is not None:
-                METRICS.emit("conquiet_spark_rows_behind", source.rows_behind, query, source.place)
-            METRICS.emit("conquiet_spark_bytes_behind", source.bytes_behind, query, source.place)
-            age_s = source.oldest_age_ms / 1_000
-            METRICS.emit("conquiet_spark_oldest_age_seconds", age_s, query, source.place)
-            known = self._retries.get((query, source.place), 0)
+                METRICS.emit("conquiet_spark_rows_behind", source.rows_behind, query, label)
+            METRICS.emit("conquiet_spark_bytes_behind", source.bytes_behind, query, label)
+            METRICS.emit("conquiet_spark_oldest_age_seconds", source.oldest_age_ms / 1_000, query, label)
+            known = self._retries.get((query, label), 0)
             # A planner that was started again counts from 0.
             new = source.retries - known if source.retries >= known else source.retries
-            self._retries[query, source.place] = source.retries
-            METRICS.emit("conquiet_spark_retries_total", new, query, source.place)
+            self._retries[query, label] = source.retries
+            METRICS.emit("conquiet_spark_retries_total", new, query, label)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 -- Spark's name
         """Nothing is new."""
@@ -128,6 +134,11 @@ class QueryMetrics(StreamingQueryListener):
         """It has ended."""
         query = self._names.pop(str(event.id), str(event.id))
         METRICS.emit("conquiet_spark_query_active", 0, query)
+        # What is behind a query that has ended is not known any more.
+        for label in [source for name, source in self._retries if name == query]:
+            del self._retries[query, label]
+            for gauge in _GAUGES_OF_SOURCE:
+                METRICS.remove(gauge, query, label)
         if event.exception is not None:
             METRICS.emit("conquiet_spark_query_failures_total", 1, query)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redis.exceptions import AuthenticationError, NoPermissionError
+from redis.exceptions import NoPermissionError
 from sqlalchemy import create_engine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -10,6 +10,7 @@ from sqlalchemy.pool import NullPool
 from conquiet.errors import ConquietError, QueueError, TopicError
 from conquiet.queue import open_client
 from conquiet.queue.connection import visible_errors
+from conquiet.queue.no_connection import NoConnection, why_no_connection
 from conquiet.spark.address import open_topic
 from conquiet.spark.jobs.credentials import (
     DATABASE_URL_VARIABLE,
@@ -19,6 +20,8 @@ from conquiet.spark.jobs.credentials import (
 from conquiet.spark.jobs.exit_codes import ExitCode, JobError
 from conquiet.spark.jobs.jdbc import check_jdbc
 from conquiet.spark.jobs.plans import JobPlan
+
+_REFUSALS = (NoConnection.NO_PASSWORD, NoConnection.WRONG_PASSWORD, NoConnection.SENTINEL_PASSWORD)
 
 #: Of PostgreSQL (SQLSTATE, or its text before there is a session) and of MySQL and MariaDB.
 _REFUSED_LOGINS = ("28P01", "28000", "password authentication failed", "no password supplied", "(1045,")
@@ -52,14 +55,15 @@ def check_redis(credentials: Credentials) -> None:
         JobError: it does not.
     """
     try:
+        # A client of a cluster connects when it is made.
         with (
-            open_client(credentials.redis_url, protocol=2) as client,
             visible_errors("PING", stream="", group=None),
+            open_client(credentials.redis_url, protocol=2) as client,
         ):
             client.ping()
     except QueueError as error:
         cause = error.__cause__ or error
-        if isinstance(cause, AuthenticationError | NoPermissionError):
+        if isinstance(cause, NoPermissionError) or why_no_connection(cause) in _REFUSALS:
             sentence = f"Redis refuses the login of {REDIS_URL_VARIABLE}: {cause}"
             raise JobError(ExitCode.ARGUMENTS, sentence) from error
         raise JobError(ExitCode.REDIS, f"Redis does not answer: {cause}") from error

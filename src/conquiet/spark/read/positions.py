@@ -16,6 +16,14 @@ from conquiet.spark.read.stream_info import StreamInfo, read_info
 
 _GROUP_PREFIX = "group:"
 
+
+class NoGroupError(QueueError):
+    """A read is to begin where a group is that the stream does not have."""
+
+    def __init__(self, stream: str, group: str) -> None:
+        super().__init__("start", stream=stream, group=group, reason="the stream has no such group")
+
+
 #: In a JSON object: all that it does not name.
 _OTHERS = "*"
 
@@ -130,4 +138,4 @@ def _offset_of_group(client: Client, stream: str, name: str, info: StreamInfo) -
                 # Of a group that trimming has passed, it is not known how many entries it has missed.
                 added = info.added_up_to(last)
             return Offset(last, added)
-    raise QueueError("start", stream=stream, group=name, reason="the stream has no such group")
+    raise NoGroupError(stream, name)

@@ -19,6 +19,9 @@ from conquiet.spark.scripts import sample, walk
 #: Entries that one call of the script walks over: the server does nothing else meanwhile.
 _STEP, _STEPS = 500, 10
 
+#: To count, so many entries are walked over for each one of a batch: entries may be deleted before each batch.
+_COUNTED_PER_ROW = 4
+
 #: Counts that fail because entries are deleted meanwhile.
 _MOST_TRIES = 5
 
@@ -113,20 +116,34 @@ def _added_after(
     if start.added is not None and (is_as_before or (is_whole and before.max_deleted <= start.last)):
         return start.added + count
     # What was added up to the start is not known, or single entries behind it were deleted.
+    most = None if removed is None or start.added is None else max(_STEPS * _STEP, _COUNTED_PER_ROW * count)
     for _ in range(_MOST_TRIES):
         whole = before.whole
-        if before.entries_added is None or not whole.first <= end < whole.last:
+        if before.entries_added is None or before.removed is None or not whole.first <= end < whole.last:
             return before.added_up_to(end)
-        behind, first = 0, end.next()
-        while walked := walk(client, stream, IdRange(first, whole.last), _STEPS, _STEP):
-            behind += sum(number for _, number in walked)
-            first = walked[-1][0].next()
+        behind = _number_in(client, stream, IdRange(end.next(), whole.last), most)
+        there = None if behind is not None else _number_in(client, stream, IdRange(whole.first, end), most)
+        if behind is None and there is None:
+            # Both are long. Entries that were removed meanwhile count as deleted behind the start: then none of those
+            # up to `end` is ever taken for a loss.
+            return (start.added or 0) + count + before.removed - (removed or 0)
         after = read_info(client, stream)
-        is_removed_before = after.first is not None and after.first <= end
+        is_removed_before = behind is not None and after.first is not None and after.first <= end
         if after.removed == before.removed or (is_removed_before and after.max_deleted == before.max_deleted):
-            return before.entries_added - behind
+            return before.removed + there if there is not None else before.entries_added - (behind or 0)
         before = after
     return None
+
+
+def _number_in(client: Client, stream: str, within: IdRange, most: int | None) -> int | None:
+    """How many entries there are in a range; `None` if more than `most`."""
+    number, first = 0, within.first
+    while walked := walk(client, stream, IdRange(first, within.last), _STEPS, _STEP):
+        number += sum(entries for _, entries in walked)
+        first = walked[-1][0].next()
+        if most is not None and number >= most:
+            return None
+    return number
 
 
 def _is_another_stream(start: Offset, info: StreamInfo) -> bool:

@@ -10,18 +10,19 @@ from redis.exceptions import ResponseError
 
 from conquiet.errors import QueueError
 from conquiet.queue.batch_size import FEW_MESSAGES
-from conquiet.queue.connection import Client, queue_error
+from conquiet.queue.connection import Client, queue_error, run_command
 from conquiet.spark.entry_ids import EntryId, IdRange
 from conquiet.spark.errors import DataLossError
 from conquiet.spark.outages import Patience, find_servers
+from conquiet.spark.read.stream_info import average_bytes
 from conquiet.spark.wire.connection import ReplyTooLargeError, ServerConnection
 from conquiet.spark.wire.replies import Entries, entries_of, joined_entries
 
 #: Spark takes few large batches much faster than many small ones.
 _MOST_ENTRIES, _BATCH_BYTES = 10_000, 3 << 20
 #: How large the entries of a reply are is known when the server has made it: so one has no more of them, and
-#: at most so many times those of the one before it.
-_MOST_IN_REPLY, _GROWTH = 500, 10
+#: at most so many times those of the one before it, and no more than fit by the average of so many nodes of the stream.
+_MOST_IN_REPLY, _GROWTH, _NODES = 500, 10, 1_000
 #: Where large entries follow small ones, a reply is dropped here, and fewer entries are asked for.
 _MOST_REPLY_BYTES = 32 << 20
 
@@ -40,6 +41,7 @@ def read_range(
     position, batch, is_end = _Position(within.first), _Batch(), False
     while not is_end:
         try:
+            position.most = position.most or _most_in_reply(client, stream)
             with closing(ServerConnection(client, stream)) as connection:
                 for entries, size in _replies_from(position, connection, stream, within, fails_on_loss):
                     if patience is not None:
@@ -67,6 +69,8 @@ class _Position:
     is_first: bool = True
     #: How many entries to ask for.
     count: int = FEW_MESSAGES
+    #: The largest `count`; 0 until the server is asked.
+    most: int = 0
 
 
 @dataclass(slots=True)
@@ -110,13 +114,19 @@ def _replies_from(
         if not is_end:
             # The last entry is asked for once more: if it was removed by then, others may have been too.
             fitting = int(_BATCH_BYTES * len(entries) / len(reply))
-            position.count = min(_GROWTH * count, max(2, min(_MOST_IN_REPLY, fitting)))
+            position.count = min(_GROWTH * count, max(2, min(position.most, fitting)))
             connection.send_raw(_command(connection, stream, last, within.last, position.count))
         new = entries if position.is_first or first != expected else entries.without_first()
         position.expected, position.is_first = last, False
         yield new, len(reply)
         if is_end:
             return
+
+
+def _most_in_reply(client: Client, stream: str) -> int:
+    length = run_command(client, "XLEN", stream.encode(), stream=stream, group=None)
+    fitting = _BATCH_BYTES // average_bytes(client, stream, length, samples=_NODES)
+    return max(2, min(_MOST_IN_REPLY, fitting))
 
 
 def _command(connection: ServerConnection, stream: str, first: EntryId, last: EntryId, count: int) -> bytes:

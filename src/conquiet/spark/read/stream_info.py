@@ -74,10 +74,15 @@ def read_info(client: Client, stream: str) -> StreamInfo:
     )
 
 
-def average_bytes(client: Client, stream: str, length: int) -> int:
-    """What an entry takes in memory, roughly."""
+def average_bytes(client: Client, stream: str, length: int, *, samples: int = 5) -> int:
+    """What an entry takes in memory, roughly.
+
+    Args:
+        samples: how many nodes of the stream the server looks at, from the first one on.
+    """
+    command = ("MEMORY USAGE", stream.encode(), "SAMPLES", samples)
     try:
-        used = run_command(client, "MEMORY USAGE", stream.encode(), stream=stream, group=None)
+        used = run_command(client, *command, stream=stream, group=None)
     except QueueError as error:
         # A user may be forbidden to ask for it.
         if isinstance(error.__cause__, ResponseError):

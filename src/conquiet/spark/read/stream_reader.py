@@ -27,7 +27,7 @@ from conquiet.spark.outages import Patience, connected
 from conquiet.spark.read.backlog import TOTALS, backlog_of, entries_behind
 from conquiet.spark.read.batch_reader import rows_of
 from conquiet.spark.read.offsets import Offset, from_json, to_json
-from conquiet.spark.read.positions import Positions, offset_at
+from conquiet.spark.read.positions import NoGroupError, Positions, offset_at
 from conquiet.spark.read.progress import all_available, at_most, check_nothing_lost
 from conquiet.spark.read.sources import Source, Sources, check_none_missing
 from conquiet.spark.read.splits import Split, rows_per_split, splits_from
@@ -37,6 +37,9 @@ from conquiet.spark.scripts import move_group
 _Result = TypeVar("_Result")
 
 _BEGINNING = Offset(ZERO, 0)
+
+#: Instead of the name of a stream: it was not known where to begin.
+_NO_GROUP = ""
 
 
 class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -63,20 +66,11 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Where a query without a checkpoint begins."""
-
-        def begin(client: Client) -> dict[str, Any]:
-            sources = self._sources.find(client)
-            self._start.check_names(sources, is_only=self._is_only)
-            return to_json(
-                {
-                    source.name: offset_at(
-                        client, source.stream, self._start.of(source, is_only=self._is_only)
-                    )
-                    for source in sources
-                }
-            )
-
-        return self._connected(begin)
+        try:
+            return to_json(self._connected(self._begin))
+        except NoGroupError:
+            # A first batch that is run again is all in its checkpoint; a query without one fails in `latestOffset`.
+            return to_json({_NO_GROUP: _BEGINNING})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
         """`maxOffsetsPerTrigger`."""
@@ -89,7 +83,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; `start` has been processed completely by now."""
-        offsets = from_json(start)
+        offsets = self._connected(self._begin) if _NO_GROUP in start else from_json(start)
         ends = self._connected(lambda client: self._ends(client, offsets, limit))
         self._planned = ends
         return start if ends == offsets else to_json(ends)
@@ -141,6 +135,14 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def stop(self) -> None:
         """Nothing is open between calls."""
+
+    def _begin(self, client: Client) -> dict[str, Offset]:
+        sources, is_only = self._sources.find(client), self._is_only
+        self._start.check_names(sources, is_only=is_only)
+        return {
+            source.name: offset_at(client, source.stream, self._start.of(source, is_only=is_only))
+            for source in sources
+        }
 
     def _ends(self, client: Client, offsets: Mapping[str, Offset], limit: ReadLimit) -> dict[str, Offset]:
         sources = self._sources.find(client)

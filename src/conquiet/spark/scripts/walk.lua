@@ -5,14 +5,14 @@
 --
 -- Returns {last id, number of entries} for each step; the last one may be shorter, also where entries are large.
 
--- XRANGE returns what is in the entries, too: one, then as many as fit by their average, and no more after 4 MiB, since
--- the server does nothing else meanwhile.
+-- XRANGE returns what is in the entries, too: one, then as many as fit by their average, but 16 at most, since large ones
+-- may follow small ones; and no more after 4 MiB, since the server does nothing else meanwhile.
 local steps, start, size, bytes, walked, is_end = {}, ARGV[1], tonumber(ARGV[4]), 0, 0, false
 local function step()
   local last, number = nil, 0
   while number < size and bytes < 4194304 and not is_end do
     local fitting = walked == 0 and 1 or math.floor((4194304 - bytes) * walked / math.max(1, bytes))
-    local count = math.max(1, math.min(100, 10 * math.max(1, walked), fitting, size - number))
+    local count = math.max(1, math.min(16, fitting, size - number))
     local entries = redis.call('XRANGE', KEYS[1], start, ARGV[2], 'COUNT', count)
     for _, entry in ipairs(entries) do
       for _, part in ipairs(entry[2]) do bytes = bytes + #part end
