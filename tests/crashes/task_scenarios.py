@@ -213,6 +213,29 @@ def take_over_and_work(site: TaskSite) -> None:
     site.work_rounds(4)
 
 
+def two_priorities(site: TaskSite) -> None:
+    """The highest and the lowest one are in use."""
+    for name, priority in (("a", 9), ("b", 0)):
+        site.effect.with_options(priority=priority).enqueue(name=name)
+
+
+def enqueue_of_both(site: TaskSite) -> None:
+    """Unique tasks of both, enqueued again after an error as well as after a crash."""
+    for name, priority in (("c", 0), ("d", 9), ("e", 9)):
+        site.effect.with_options(priority=priority, unique_for_s=3_600).enqueue(name=name)
+
+
+def work_while_both_come(site: TaskSite) -> None:
+    """A worker that has found nothing, and whose wait then finds one of each priority."""
+
+    def enqueue() -> None:
+        enqueue_of_both(site)
+        site.before_wait = lambda: None
+
+    site.before_wait = enqueue
+    work(site)
+
+
 def _each(names: str) -> Counter[str]:
     return Counter(names.split())
 
@@ -254,6 +277,13 @@ TASK_SCENARIOS: dict[str, TaskScenario] = {
         recover=retry_the_letter,
         effects=_each(""),
         states=Counter(dead_lettered=2),
+    ),
+    "task_wait": TaskScenario(
+        prepare=two_priorities,
+        run=work_while_both_come,
+        recover=enqueue_of_both,
+        effects=_each("a b c d e"),
+        states=Counter(succeeded=5),
     ),
     "task_take_over": TaskScenario(
         prepare=three_read_by_the_dead,

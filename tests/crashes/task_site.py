@@ -15,9 +15,11 @@ from conquiet.errors import QueueError
 from conquiet.settings import Settings
 from conquiet.tasks import DirectoryPayloads, ProcessDiedError, RetryPolicy, TaskApp, TaskContext, scripts
 from conquiet.tasks.batch import TaskBatch
+from conquiet.tasks.blocking_reader import BlockingReader, Found
 from conquiet.tasks.canvas.follow_ups import FollowUps
 from conquiet.tasks.channel import TaskChannel
 from conquiet.tasks.handling import Execution, TaskHandling
+from conquiet.tasks.keys import QueueKeys
 from conquiet.tasks.message import TaskMessage
 from conquiet.tasks.worker.child import ChildExecution
 from conquiet.tasks.worker.config import WorkerConfig
@@ -44,11 +46,27 @@ class PlannedError(Exception):
     """The failure of a task that a scenario wants."""
 
 
+class LateReader(BlockingReader):
+    """Something happens between the read that finds nothing and the wait."""
+
+    before_wait: Callable[[], None]
+
+    def wait(self, queues: Sequence[QueueKeys], wait_ms: int) -> list[Found]:
+        """As `BlockingReader.wait`."""
+        self.before_wait()
+        return super().wait(queues, wait_ms)
+
+
 class Rounds(TaskChannel):
     """A channel that stops its loop with the last round; a round is one read and what comes of it."""
 
     is_last: Callable[[], bool]
     loop: DrainLoop[TaskMessage]
+
+    def call_before_wait(self, call: Callable[[], None]) -> None:
+        """Have something happen before each wait."""
+        self._reader = reader = LateReader(self._client, self.consumer)
+        reader.before_wait = call
 
     def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> TaskBatch:
         """Called by the loop at the beginning of a round."""
@@ -165,6 +183,8 @@ class TaskSite:
         #: Of a child: where its parent sees what it runs, and its points.
         self.slot: RunningSlot | None = None
         self.points: CrashPoints | None = None
+        #: What happens between a read that finds nothing and the wait after it.
+        self.before_wait: Callable[[], None] = lambda: None
 
     def create_tables(self) -> None:
         """Create what an application creates before it consumes."""
@@ -194,6 +214,7 @@ class TaskSite:
             follow=FollowUps(self.app).perform_or_keep,
         )
         channel.is_last = is_last_round
+        channel.call_before_wait(lambda: self.before_wait())
         limits = DrainLimits(max_messages=None, idle_ms=None, max_failures=None)
         with self._handling(consumer, execution) as handling:
             self.loop = channel.loop = DrainLoop(channel, handling, limits)

@@ -21,12 +21,12 @@ from conquiet.queue.connection import Client
 from conquiet.tasks import scripts
 from conquiet.tasks.admission import Admission
 from conquiet.tasks.batch import ChannelApp, TaskBatch
-from conquiet.tasks.blocking_reader import BlockingReader
+from conquiet.tasks.blocking_reader import BlockingReader, Found
 from conquiet.tasks.keys import GROUP, QueueKeys
 from conquiet.tasks.message import TaskMessage
 from conquiet.tasks.metrics import TaskMetrics
 from conquiet.tasks.reserved import Reserved
-from conquiet.tasks.scripts import Read
+from conquiet.tasks.scripts import Read, Taken
 from conquiet.tasks.settlement import TaskRules, TaskSettlement
 from conquiet.tracing import Where
 
@@ -112,8 +112,8 @@ class TaskChannel:
             if not batch.messages and not batch.malformed:
                 longest = _LONGEST_WAIT_MS if wait_ms is None else wait_ms
                 wait_ms = max(1, min(longest, next_due_ms))
-                for keys, entries in self._reader.wait(self._queues if is_any_open else (), wait_ms):
-                    batch.add(self._app, keys, entries)
+                for found in self._reader.wait(self._queues if is_any_open else (), wait_ms):
+                    batch.add(self._app, found.keys, self._in_order(found, wanted))
         self.admission.examine(batch.messages)
         self.reserved.replace(batch.messages)
         return batch
@@ -206,6 +206,14 @@ class TaskChannel:
 
     def __str__(self) -> str:
         return f"task queues {self.where.destination}"
+
+    def _in_order(self, found: Found, wanted: int) -> Sequence[Taken]:
+        """What a wait has read, or what is to be read instead of it: nothing before a higher priority."""
+        if found.is_highest:
+            return found.entries
+        # In one step: a worker that dies in between leaves them as if it had read them in a script.
+        back = [self.rules.unread(found.keys, taken) for taken in found.entries]
+        return self._settle_and_read(found.keys, back, wanted).entries
 
     def _hand_back_unbegun(self, client: Client, messages: Sequence[TaskMessage]) -> None:
         for keys in self._keys.values():
