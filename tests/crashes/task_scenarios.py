@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 
 from conquiet.queue.connection import as_text, run_command
 from conquiet.tasks import chain, chord, group, scripts
@@ -383,4 +384,10 @@ TASK_SCENARIOS: dict[str, TaskScenario] = {
     "task_child_parent": TaskScenario(
         prepare=two_of_a_dead_child, run=settle_and_work, effects=_each("a b"), states=Counter(succeeded=2)
     ),
+}
+
+#: The same again with `async def` tasks that take an `AsyncSession`.
+TASK_SCENARIOS |= {
+    f"{name}_async": replace(TASK_SCENARIOS[name], is_async=True)
+    for name in ("task_run", "task_retry", "task_stop", "task_take_over", "task_child_only_attempt")
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from conquiet import DbSession, DrainLimits
 from conquiet.consume.engine import DrainLoop
@@ -27,7 +29,7 @@ from conquiet.tasks.worker.execution import ThreadExecution
 from conquiet.tasks.worker.guard import DeadChild, TaskGuard
 from conquiet.tasks.worker.slot import RunningSlot, RunningTask
 from conquiet.testing.crash_points import CrashPoints
-from tests.crashes.site import Address, engine_at
+from tests.crashes.site import Address, engine_at, handler_engine
 
 QUEUES = ("default", "other")
 _POLICY = RetryPolicy(backoff="fixed", base_delay_ms=0)
@@ -121,14 +123,27 @@ class CountedPayloads(DirectoryPayloads):
             self._site.points.pass_step(step)
 
 
+def awaiting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same task as an `async def` one, which takes an `AsyncSession`."""
+
+    @functools.wraps(function)
+    async def call(session: AsyncSession, **arguments: Any) -> Any:
+        return await session.run_sync(lambda plain: function(session=plain, **arguments))
+
+    call.__annotations__ = {**function.__annotations__, "session": AsyncSession}
+    return call
+
+
 class TaskSite:
     """An app, opened anew by each process of a crash in turn."""
 
     def __init__(self, address: Address) -> None:
-        self.engine = self.handler_engine = engine_at(address.database)
-        self.app = app = TaskApp(Settings(redis_url=address.url), database=self.engine)
+        self.engine, self.handler_engine = engine_at(address.database), handler_engine(address)
+        self.app = app = TaskApp(Settings(redis_url=address.url), database=self.handler_engine)
+        of_kind: Callable[[Any], Any] = awaiting if address.is_async else lambda function: function
 
         @app.task(name="effect", max_retries=9, retry=_POLICY)
+        @of_kind
         def effect(
             name: str, session: DbSession, ctx: TaskContext, fails: int = 0, stops: bool = False
         ) -> str:
@@ -144,25 +159,30 @@ class TaskSite:
             raise PlannedError
 
         @app.task(name="only_once", max_retries=0)
+        @of_kind
         def only_once(name: str, session: DbSession) -> str:
             session.execute(insert(effects), {"name": name})
             return name
 
         @app.task(name="join", queue="other", max_retries=9, retry=_POLICY)
+        @of_kind
         def join(names: list[str], session: DbSession) -> str:
             session.execute(insert(effects), {"name": "join"})
             return "+".join(names)
 
         @app.task(name="scheduled", max_retries=9, retry=_POLICY)
+        @of_kind
         def scheduled(session: DbSession, ctx: TaskContext) -> None:
             session.execute(insert(effects), {"name": ctx.id.removeprefix("beat:")})
 
         @app.task(name="after", max_retries=9, retry=_POLICY)
+        @of_kind
         def after(name: str, session: DbSession) -> str:
             session.execute(insert(effects), {"name": "after"})
             return f"after {name}"
 
         @app.task(name="large", max_retries=9, retry=_POLICY)
+        @of_kind
         def large(text: str, session: DbSession) -> str:
             session.execute(insert(effects), {"name": f"large {text[:1]}"})
             return text
@@ -189,8 +209,8 @@ class TaskSite:
     def create_tables(self) -> None:
         """Create what an application creates before it consumes."""
         effects.create(self.engine)
-        self.app.inbox.create_table(self.engine)
-        self._handling("prepare")
+        with self._handling("prepare"):
+            """Its tables are there now."""
 
     def entry_ids(self) -> list[str]:
         """What is in the streams."""

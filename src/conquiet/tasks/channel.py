@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeGuard
 
 from conquiet.consume.channel import KeyOf
@@ -81,7 +82,7 @@ class TaskChannel:
         #: Seconds that a task took lately, its longest.
         self._recent_s = 1.0
         #: What was read and is not begun.
-        self.reserved = Reserved(self._hand_back_unbegun)
+        self.reserved = Reserved(partial(_hand_back_unbegun, queues, self.rules, consumer))
         #: Until when, by `lease_clock`, the consumer certainly counts as alive; the heartbeat moves it on.
         self.lease_valid_until = math.inf
         self._metrics = TaskMetrics(app.tasks)
@@ -208,18 +209,11 @@ class TaskChannel:
         return f"task queues {self.where.destination}"
 
     def _in_order(self, found: Found, wanted: int) -> Sequence[Taken]:
-        """What a wait has read, or what is to be read instead of it: nothing before a higher priority."""
         if found.is_highest:
             return found.entries
-        # In one step: a worker that dies in between leaves them as if it had read them in a script.
+        # Handed back and read again in one step: what the wait has read may be before a higher priority.
         back = [self.rules.unread(found.keys, taken) for taken in found.entries]
         return self._settle_and_read(found.keys, back, wanted).entries
-
-    def _hand_back_unbegun(self, client: Client, messages: Sequence[TaskMessage]) -> None:
-        for keys in self._keys.values():
-            changes = [self.rules.hand_back(msg).change() for msg in messages if msg.place.keys is keys]
-            if changes:
-                scripts.settle_and_read(client, keys, self.consumer, changes, count=0, max_bytes=1)
 
     def _settle_and_read(self, keys: QueueKeys, settlements: Sequence[TaskSettlement], count: int) -> Read:
         ended = [[one.entry_id, one.name, one.state] for one in settlements if one.state is not None]
@@ -249,6 +243,19 @@ class TaskChannel:
         self.admission.noticed(keys, reply, (*self.reserved.messages(), *self._beginning))
         self.admission.settled(keys, settlements)
         return reply
+
+
+def _hand_back_unbegun(
+    queues: Sequence[QueueKeys],
+    rules: TaskRules,
+    consumer: str,
+    client: Client,
+    messages: Sequence[TaskMessage],
+) -> None:
+    for keys in queues:
+        changes = [rules.hand_back(msg).change() for msg in messages if msg.place.keys is keys]
+        if changes:
+            scripts.settle_and_read(client, keys, consumer, changes, count=0, max_bytes=1)
 
 
 def _is_of(settlement: Settlement, keys: QueueKeys) -> TypeGuard[TaskSettlement]:
