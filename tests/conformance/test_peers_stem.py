@@ -371,6 +371,39 @@ def test_s8_a_task_of_a_higher_priority_that_has_waited_goes_before_new_ones_of_
     assert [(entry.priority, entry.has_waited) for entry in read_as(app, "two", 5)] == [(9, True), (5, False)]
 
 
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_s8_a_worker_that_waits_begins_with_the_highest_of_what_comes_at_once(
+    app: TaskApp, start: StartWorker, server_url: str, prefetch: int
+) -> None:
+    begun: list[int] = []
+
+    @app.task
+    def note(number: int) -> None:
+        begun.append(number)
+
+    app.use_server(f"{server_url}{'&' if '?' in server_url else '?'}client_name={app.namespace}")
+    app.send_many(note.with_options(priority=one).call(one) for one in (9, 5, 0))
+    start(prefetch_multiplier=prefetch)
+    eventually(lambda: len(begun) == 3)
+
+    for _ in range(5):
+        begun.clear()
+        eventually(lambda: is_waiting(app))
+        handles = app.send_many(note.with_options(priority=one).call(one) for one in (0, 5, 9, 0, 9))
+        for handle in handles:
+            handle.result(PATIENCE_S)
+
+        assert begun == [9, 9, 5, 0, 0]
+        # What was handed back unbegun was no attempt.
+        assert [record.attempt for handle in handles if (record := handle.status()) is not None] == [0] * 5
+
+
+def is_waiting(app: TaskApp) -> bool:
+    """Whether a worker of this app waits for new tasks."""
+    clients = [client for client in app.client.client_list() if client["name"] == app.namespace]
+    return any(client["cmd"] == "xreadgroup" and "b" in client["flags"] for client in clients)
+
+
 # S9: a lag that Redis does not know is shown as 0.
 
 

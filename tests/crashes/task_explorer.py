@@ -143,7 +143,7 @@ class TaskExplorer(Explorer):
         trace.touch()
         points = self._points(point, trace)
         with self._open(address, client_name=address.stream) as site:
-            points.watch(site.engine)
+            points.watch(site.handler_engine)
             try:
                 return self._run_to_the_end(site, points)
             except Exception:

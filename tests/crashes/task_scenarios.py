@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 
 from conquiet.queue.connection import as_text, run_command
 from conquiet.tasks import chain, chord, group, scripts
@@ -213,6 +214,29 @@ def take_over_and_work(site: TaskSite) -> None:
     site.work_rounds(4)
 
 
+def two_priorities(site: TaskSite) -> None:
+    """The highest and the lowest one are in use."""
+    for name, priority in (("a", 9), ("b", 0)):
+        site.effect.with_options(priority=priority).enqueue(name=name)
+
+
+def enqueue_of_both(site: TaskSite) -> None:
+    """Unique tasks of both, enqueued again after an error as well as after a crash."""
+    for name, priority in (("c", 0), ("d", 9), ("e", 9)):
+        site.effect.with_options(priority=priority, unique_for_s=3_600).enqueue(name=name)
+
+
+def work_while_both_come(site: TaskSite) -> None:
+    """A worker that has found nothing, and whose wait then finds one of each priority."""
+
+    def enqueue() -> None:
+        enqueue_of_both(site)
+        site.before_wait = lambda: None
+
+    site.before_wait = enqueue
+    work(site)
+
+
 def _each(names: str) -> Counter[str]:
     return Counter(names.split())
 
@@ -254,6 +278,13 @@ TASK_SCENARIOS: dict[str, TaskScenario] = {
         recover=retry_the_letter,
         effects=_each(""),
         states=Counter(dead_lettered=2),
+    ),
+    "task_wait": TaskScenario(
+        prepare=two_priorities,
+        run=work_while_both_come,
+        recover=enqueue_of_both,
+        effects=_each("a b c d e"),
+        states=Counter(succeeded=5),
     ),
     "task_take_over": TaskScenario(
         prepare=three_read_by_the_dead,
@@ -353,4 +384,10 @@ TASK_SCENARIOS: dict[str, TaskScenario] = {
     "task_child_parent": TaskScenario(
         prepare=two_of_a_dead_child, run=settle_and_work, effects=_each("a b"), states=Counter(succeeded=2)
     ),
+}
+
+#: The same again with `async def` tasks that take an `AsyncSession`.
+TASK_SCENARIOS |= {
+    f"{name}_async": replace(TASK_SCENARIOS[name], is_async=True)
+    for name in ("task_run", "task_retry", "task_stop", "task_take_over", "task_child_only_attempt")
 }

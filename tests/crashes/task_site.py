@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from conquiet import DbSession, DrainLimits
 from conquiet.consume.engine import DrainLoop
@@ -15,9 +17,11 @@ from conquiet.errors import QueueError
 from conquiet.settings import Settings
 from conquiet.tasks import DirectoryPayloads, ProcessDiedError, RetryPolicy, TaskApp, TaskContext, scripts
 from conquiet.tasks.batch import TaskBatch
+from conquiet.tasks.blocking_reader import BlockingReader, Found
 from conquiet.tasks.canvas.follow_ups import FollowUps
 from conquiet.tasks.channel import TaskChannel
 from conquiet.tasks.handling import Execution, TaskHandling
+from conquiet.tasks.keys import QueueKeys
 from conquiet.tasks.message import TaskMessage
 from conquiet.tasks.worker.child import ChildExecution
 from conquiet.tasks.worker.config import WorkerConfig
@@ -25,7 +29,7 @@ from conquiet.tasks.worker.execution import ThreadExecution
 from conquiet.tasks.worker.guard import DeadChild, TaskGuard
 from conquiet.tasks.worker.slot import RunningSlot, RunningTask
 from conquiet.testing.crash_points import CrashPoints
-from tests.crashes.site import Address, engine_at
+from tests.crashes.site import Address, engine_at, handler_engine
 
 QUEUES = ("default", "other")
 _POLICY = RetryPolicy(backoff="fixed", base_delay_ms=0)
@@ -44,11 +48,27 @@ class PlannedError(Exception):
     """The failure of a task that a scenario wants."""
 
 
+class LateReader(BlockingReader):
+    """Something happens between the read that finds nothing and the wait."""
+
+    before_wait: Callable[[], None]
+
+    def wait(self, queues: Sequence[QueueKeys], wait_ms: int) -> list[Found]:
+        """As `BlockingReader.wait`."""
+        self.before_wait()
+        return super().wait(queues, wait_ms)
+
+
 class Rounds(TaskChannel):
     """A channel that stops its loop with the last round; a round is one read and what comes of it."""
 
     is_last: Callable[[], bool]
     loop: DrainLoop[TaskMessage]
+
+    def call_before_wait(self, call: Callable[[], None]) -> None:
+        """Have something happen before each wait."""
+        self._reader = reader = LateReader(self._client, self.consumer)
+        reader.before_wait = call
 
     def read(self, settled: Sequence[Settlement], size: int, wait_ms: int | None) -> TaskBatch:
         """Called by the loop at the beginning of a round."""
@@ -103,14 +123,27 @@ class CountedPayloads(DirectoryPayloads):
             self._site.points.pass_step(step)
 
 
+def awaiting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same task as an `async def` one, which takes an `AsyncSession`."""
+
+    @functools.wraps(function)
+    async def call(session: AsyncSession, **arguments: Any) -> Any:
+        return await session.run_sync(lambda plain: function(session=plain, **arguments))
+
+    call.__annotations__ = {**function.__annotations__, "session": AsyncSession}
+    return call
+
+
 class TaskSite:
     """An app, opened anew by each process of a crash in turn."""
 
     def __init__(self, address: Address) -> None:
-        self.engine = self.handler_engine = engine_at(address.database)
-        self.app = app = TaskApp(Settings(redis_url=address.url), database=self.engine)
+        self.engine, self.handler_engine = engine_at(address.database), handler_engine(address)
+        self.app = app = TaskApp(Settings(redis_url=address.url), database=self.handler_engine)
+        of_kind: Callable[[Any], Any] = awaiting if address.is_async else lambda function: function
 
         @app.task(name="effect", max_retries=9, retry=_POLICY)
+        @of_kind
         def effect(
             name: str, session: DbSession, ctx: TaskContext, fails: int = 0, stops: bool = False
         ) -> str:
@@ -126,25 +159,30 @@ class TaskSite:
             raise PlannedError
 
         @app.task(name="only_once", max_retries=0)
+        @of_kind
         def only_once(name: str, session: DbSession) -> str:
             session.execute(insert(effects), {"name": name})
             return name
 
         @app.task(name="join", queue="other", max_retries=9, retry=_POLICY)
+        @of_kind
         def join(names: list[str], session: DbSession) -> str:
             session.execute(insert(effects), {"name": "join"})
             return "+".join(names)
 
         @app.task(name="scheduled", max_retries=9, retry=_POLICY)
+        @of_kind
         def scheduled(session: DbSession, ctx: TaskContext) -> None:
             session.execute(insert(effects), {"name": ctx.id.removeprefix("beat:")})
 
         @app.task(name="after", max_retries=9, retry=_POLICY)
+        @of_kind
         def after(name: str, session: DbSession) -> str:
             session.execute(insert(effects), {"name": "after"})
             return f"after {name}"
 
         @app.task(name="large", max_retries=9, retry=_POLICY)
+        @of_kind
         def large(text: str, session: DbSession) -> str:
             session.execute(insert(effects), {"name": f"large {text[:1]}"})
             return text
@@ -165,12 +203,14 @@ class TaskSite:
         #: Of a child: where its parent sees what it runs, and its points.
         self.slot: RunningSlot | None = None
         self.points: CrashPoints | None = None
+        #: What happens between a read that finds nothing and the wait after it.
+        self.before_wait: Callable[[], None] = lambda: None
 
     def create_tables(self) -> None:
         """Create what an application creates before it consumes."""
         effects.create(self.engine)
-        self.app.inbox.create_table(self.engine)
-        self._handling("prepare")
+        with self._handling("prepare"):
+            """Its tables are there now."""
 
     def entry_ids(self) -> list[str]:
         """What is in the streams."""
@@ -194,6 +234,7 @@ class TaskSite:
             follow=FollowUps(self.app).perform_or_keep,
         )
         channel.is_last = is_last_round
+        channel.call_before_wait(lambda: self.before_wait())
         limits = DrainLimits(max_messages=None, idle_ms=None, max_failures=None)
         with self._handling(consumer, execution) as handling:
             self.loop = channel.loop = DrainLoop(channel, handling, limits)

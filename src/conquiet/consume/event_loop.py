@@ -6,8 +6,9 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -86,6 +87,12 @@ class EventLoop:
 
     def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call a plain function in a task, and wait for its end; an interrupt cancels it."""
+        with self.calling(function, *arguments) as done:
+            return done.result()
+
+    @contextmanager
+    def calling(self, function: Callable[..., _T], *arguments: Any) -> Iterator[Future[_T]]:
+        """As `call`, for a block that waits for its end itself; what the block raises cancels it."""
         done: Future[_T] = Future()
 
         async def run() -> None:
@@ -96,7 +103,7 @@ class EventLoop:
 
         task = self.start(run())
         try:
-            return done.result()
+            yield done
         except BaseException:
             if not done.done():
                 task.cancel()

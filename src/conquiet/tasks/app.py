@@ -32,6 +32,8 @@ from conquiet.tasks.sql_results import ResultStore, SqlResults
 from conquiet.tasks.task import TaskCall
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from conquiet.tasks.security import Encryption, Signing
 
 #: A task that returns what it is given: the results of a group as one.
@@ -43,7 +45,7 @@ class TaskApp(AppConnections, Declarations):
 
     Args:
         server: the URL of the server, or settings; without, those of the process.
-        database: an engine or a URL, for tasks that take a `DbSession`.
+        database: an engine or a URL, for tasks that take a `DbSession`, or an `AsyncSession`.
         namespace: what all keys begin with; two apps of one namespace share their queues.
         defaults: options of every task that does not say otherwise.
         max_bytes: the largest envelope and the largest result in Redis; see `payload_store` for larger ones.
@@ -64,7 +66,7 @@ class TaskApp(AppConnections, Declarations):
         self,
         server: str | Settings | None = None,
         *,
-        database: Engine | str | None = None,
+        database: Engine | AsyncEngine | str | None = None,
         namespace: str = "tasks",
         defaults: TaskOptions | None = None,
         max_bytes: int = 1 << 20,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import Redis
 
@@ -16,6 +16,15 @@ from conquiet.tasks.scripts import Taken
 _TRY_AGAIN_S = 0.005
 #: Where it cannot wait on the server.
 _PAUSE_MS = 50
+
+
+class Found(NamedTuple):
+    """What a wait has read of one queue: at most one entry of each priority."""
+
+    keys: QueueKeys
+    entries: list[Taken]
+    #: Whether it is one of the highest priority in use.
+    is_highest: bool
 
 
 class BlockingReader:
@@ -31,23 +40,30 @@ class BlockingReader:
         # A cluster's client cannot keep to one connection.
         self._can_be_woken = isinstance(client, Redis)
 
-    def wait(self, queues: Sequence[QueueKeys], wait_ms: int) -> list[tuple[QueueKeys, list[Taken]]]:
+    def wait(self, queues: Sequence[QueueKeys], wait_ms: int) -> list[Found]:
         """Wait for a new task in one of these queues, and read it.
 
-        It is delivered to one of all that wait; a script would wake all of them for each task.
+        It is delivered to one of all that wait; a script would wake all of them for each task. Of several
+        that were added in one step a server returns one of each stream, or before Redis 7 one of the stream
+        that was written first: unless that `is_highest`, the caller has to look for a higher one.
         """
         by_stream = {stream: keys for keys in queues for stream in self._streams_in_use(keys)}
         # A cluster has each queue on one node, and no wait for several of them.
         if not by_stream or (len(queues) > 1 and not self._can_be_woken):
             time.sleep(min(wait_ms, _PAUSE_MS) / 1000)
             return []
-        found = []
+        read: dict[QueueKeys, list[Taken]] = {}
         for name, entries in self.read(list(by_stream), wait_ms):
             stream = name.decode()
             priority = int(stream.rpartition(":")[2])
             taken = [Taken(priority, entry.decode(), fields, 1, False) for entry, fields in entries]
-            found.append((by_stream[stream], taken))
-        return found
+            read.setdefault(by_stream[stream], []).extend(taken)
+        # The first of each queue is its highest.
+        highest = {keys: stream for stream, keys in reversed(by_stream.items())}
+        return [
+            Found(keys, taken, len(taken) == 1 and keys.streams[taken[0].priority] == highest[keys])
+            for keys, taken in read.items()
+        ]
 
     def _streams_in_use(self, keys: QueueKeys) -> list[str]:
         names = run_command(self._client, "HKEYS", keys.meta, stream=keys.prefix, group=GROUP)

@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeGuard
 
 from conquiet.consume.channel import KeyOf
@@ -21,12 +22,12 @@ from conquiet.queue.connection import Client
 from conquiet.tasks import scripts
 from conquiet.tasks.admission import Admission
 from conquiet.tasks.batch import ChannelApp, TaskBatch
-from conquiet.tasks.blocking_reader import BlockingReader
+from conquiet.tasks.blocking_reader import BlockingReader, Found
 from conquiet.tasks.keys import GROUP, QueueKeys
 from conquiet.tasks.message import TaskMessage
 from conquiet.tasks.metrics import TaskMetrics
 from conquiet.tasks.reserved import Reserved
-from conquiet.tasks.scripts import Read
+from conquiet.tasks.scripts import Read, Taken
 from conquiet.tasks.settlement import TaskRules, TaskSettlement
 from conquiet.tracing import Where
 
@@ -81,7 +82,7 @@ class TaskChannel:
         #: Seconds that a task took lately, its longest.
         self._recent_s = 1.0
         #: What was read and is not begun.
-        self.reserved = Reserved(self._hand_back_unbegun)
+        self.reserved = Reserved(partial(_hand_back_unbegun, queues, self.rules, consumer))
         #: Until when, by `lease_clock`, the consumer certainly counts as alive; the heartbeat moves it on.
         self.lease_valid_until = math.inf
         self._metrics = TaskMetrics(app.tasks)
@@ -112,8 +113,8 @@ class TaskChannel:
             if not batch.messages and not batch.malformed:
                 longest = _LONGEST_WAIT_MS if wait_ms is None else wait_ms
                 wait_ms = max(1, min(longest, next_due_ms))
-                for keys, entries in self._reader.wait(self._queues if is_any_open else (), wait_ms):
-                    batch.add(self._app, keys, entries)
+                for found in self._reader.wait(self._queues if is_any_open else (), wait_ms):
+                    batch.add(self._app, found.keys, self._in_order(found, wanted))
         self.admission.examine(batch.messages)
         self.reserved.replace(batch.messages)
         return batch
@@ -207,11 +208,12 @@ class TaskChannel:
     def __str__(self) -> str:
         return f"task queues {self.where.destination}"
 
-    def _hand_back_unbegun(self, client: Client, messages: Sequence[TaskMessage]) -> None:
-        for keys in self._keys.values():
-            changes = [self.rules.hand_back(msg).change() for msg in messages if msg.place.keys is keys]
-            if changes:
-                scripts.settle_and_read(client, keys, self.consumer, changes, count=0, max_bytes=1)
+    def _in_order(self, found: Found, wanted: int) -> Sequence[Taken]:
+        if found.is_highest:
+            return found.entries
+        # Handed back and read again in one step: what the wait has read may be before a higher priority.
+        back = [self.rules.unread(found.keys, taken) for taken in found.entries]
+        return self._settle_and_read(found.keys, back, wanted).entries
 
     def _settle_and_read(self, keys: QueueKeys, settlements: Sequence[TaskSettlement], count: int) -> Read:
         ended = [[one.entry_id, one.name, one.state] for one in settlements if one.state is not None]
@@ -241,6 +243,19 @@ class TaskChannel:
         self.admission.noticed(keys, reply, (*self.reserved.messages(), *self._beginning))
         self.admission.settled(keys, settlements)
         return reply
+
+
+def _hand_back_unbegun(
+    queues: Sequence[QueueKeys],
+    rules: TaskRules,
+    consumer: str,
+    client: Client,
+    messages: Sequence[TaskMessage],
+) -> None:
+    for keys in queues:
+        changes = [rules.hand_back(msg).change() for msg in messages if msg.place.keys is keys]
+        if changes:
+            scripts.settle_and_read(client, keys, consumer, changes, count=0, max_bytes=1)
 
 
 def _is_of(settlement: Settlement, keys: QueueKeys) -> TypeGuard[TaskSettlement]:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, make_url
 
 from conquiet.queue import open_client
 from conquiet.queue.connection import AsyncClient, Client, execute, open_async_client, visible_errors
@@ -20,11 +20,16 @@ from conquiet.tasks.payloads import Payloads
 from conquiet.tasks.rates import RateLimiter, RedisRateLimiter
 from conquiet.tasks.results import AsyncRedisResults, RedisResults
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
 
 class AppConnections:
     """The connections of one app in this process."""
 
-    def __init__(self, server: str | Settings | None, database: Engine | str | None, namespace: str) -> None:
+    def __init__(
+        self, server: str | Settings | None, database: Engine | AsyncEngine | str | None, namespace: str
+    ) -> None:
         self._server = server
         self._database = database
         self.namespace = namespace
@@ -77,9 +82,27 @@ class AppConnections:
 
     @cached_property
     def engine(self) -> Engine | None:
-        """The database of tasks that take a `DbSession`; `None` without one."""
+        """The database of tasks that take a `DbSession`; `None` without one, or if its driver only awaits."""
         database = self._database or self.settings.database_url
-        return create_engine(database) if isinstance(database, str) else database
+        if isinstance(database, str):
+            return None if make_url(database).get_dialect().is_async else create_engine(database)
+        return database if isinstance(database, Engine) else None
+
+    @cached_property
+    def async_engine(self) -> AsyncEngine | None:
+        """The database of tasks that take an `AsyncSession`; may be set before a worker starts.
+
+        `None` if the app was given an `Engine`, or the URL of a driver that cannot await.
+        """
+        database = self._database or self.settings.database_url
+        if isinstance(database, str):
+            url = make_url(database)
+            if not url.get_dialect().get_async_dialect_cls(url).is_async:
+                return None
+            from sqlalchemy.ext.asyncio import create_async_engine
+
+            return create_async_engine(url)
+        return None if isinstance(database, Engine) else database
 
     def queues(self) -> list[str]:
         """The names of all queues that were ever used, in order."""

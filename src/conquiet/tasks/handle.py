@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from conquiet.tasks.control import Revocation
-from conquiet.tasks.errors import ResultTimeoutError, TaskFailedError
+from conquiet.tasks.errors import ResultTimeoutError, TaskFailedError, UnknownTaskError
 from conquiet.tasks.record import TaskState, TaskStatus
 from conquiet.tasks.results import LONGEST_WAIT_S, AsyncRedisResults, RedisResults
 
@@ -52,7 +52,10 @@ class TaskHandle:
     def result(self, timeout_s: float | None = None) -> Any:
         """Wait for the end of the task, blocking on the server, and return what it returned.
 
+        A task has its record from when it is enqueued on, but for the last step of a chain, which is waited for.
+
         Raises:
+            UnknownTaskError: it has no record: it keeps none, or not any more. Nothing will come.
             TaskFailedError: it became a dead letter, was revoked or has expired.
             ResultTimeoutError: it has not ended in time.
             PayloadError: its result was stored, and is not there, or is not what was stored.
@@ -60,7 +63,7 @@ class TaskHandle:
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         position = self._app.results.events_position(self.queue)
         while True:
-            status = self.status()
+            status = self._known(self.status())
             if status is not None and status.state.is_final:
                 return self._value(status)
             left_s = LONGEST_WAIT_S if ends_at is None else ends_at - time.monotonic()
@@ -94,7 +97,7 @@ class TaskHandle:
         results, before = self._app.async_results, _cancellations()
         async with results.changes_of(self.id, self.queue) as changes:
             while True:
-                status = await results.status(self.id, self.queue)
+                status = self._known(await results.status(self.id, self.queue))
                 # redis-py waits with asyncio.wait_for, which before Python 3.12 may swallow one.
                 if _cancellations() > before:
                     raise CancelledError
@@ -107,6 +110,11 @@ class TaskHandle:
                 await changes.wait(min(left_s, LONGEST_WAIT_S))
         # A store may block.
         return self._value(status) if status.stored is None else await to_thread(self._value, status)
+
+    def _known(self, status: TaskStatus | None) -> TaskStatus | None:
+        if status is None and not self.queues:
+            raise UnknownTaskError(self.id)
+        return status
 
     def _value(self, status: TaskStatus) -> Any:
         if status.state is not TaskState.SUCCEEDED:

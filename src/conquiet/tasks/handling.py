@@ -12,14 +12,14 @@ from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from conquiet.consume.handling import MessageHandling, answer_of
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Skipped
 from conquiet.db import DbSession
-from conquiet.errors import DatabaseUnavailableError, SettingsError
+from conquiet.errors import DatabaseUnavailableError
 from conquiet.logs import MessageLog
 from conquiet.tasks import clock
 from conquiet.tasks.app import TaskApp
@@ -38,6 +38,10 @@ from conquiet.tasks.message import TaskMessage
 from conquiet.tasks.middleware import call_through
 from conquiet.tasks.options import TaskOptions, options_of_call
 from conquiet.tasks.scripts.control import publish_event
+from conquiet.tasks.transactions import Transactions
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -58,8 +62,11 @@ class Execution(Protocol):
     def soft_limit(self, limit_s: float) -> AbstractContextManager[None]:
         """Raise `SoftTimeLimitError` inside of the block when it takes longer."""
 
-    def run(self, coroutine: Coroutine[Any, Any, Any], soft_limit_s: float | None = None) -> Any:
-        """Run a coroutine to its end, or to its soft time limit."""
+    def limited(self, coroutine: Coroutine[Any, Any, Any], limit_s: float) -> Coroutine[Any, Any, Any]:
+        """A coroutine that raises `SoftTimeLimitError` inside of this one when it takes longer."""
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end."""
 
 
 class TaskHandling:
@@ -87,28 +94,16 @@ class TaskHandling:
         self._execution = execution
         self._interruption = interruption or Interruption()
         self._plain = MessageHandling(lambda msg: self._call(msg, {}), None)
-        self._in_transaction: MessageHandling | None = None
-        if any(task.signature.session_parameter for task in app.tasks.values()):
-            if app.engine is None:
-                raise SettingsError(
-                    "a task takes a DbSession: give the TaskApp a database, or set CONQUIET_DATABASE_URL",
-                    key="database_url",
-                )
-            purge = app.result_store.purge_step
-            self._in_transaction = MessageHandling(self._run_with_session, app.engine, app.inbox, purge=purge)
-            app.result_store.create_table(app.engine)
+        self._transactions = Transactions(app, call=self._call_with, save=self._save_result)
 
     def handle(self, msg: TaskMessage) -> Outcome:
         """Run the function of the task, and commit if it takes a session."""
         self._execution.begin(msg, self._worker, _options(msg).hard_time_limit_s)
         try:
-            if self._takes_session(msg):
-                assert self._in_transaction is not None  # noqa: S101 -- for mypy: made for all such tasks
-                outcome = self._in_transaction.handle(msg)
-                if isinstance(outcome, Skipped):
-                    self._load_result(msg)
-            else:
-                outcome = self._plain.handle(msg)
+            handling = self._transactions.of(msg) or self._plain
+            outcome = handling.handle(msg)
+            if isinstance(outcome, Skipped):
+                self._load_result(msg)
         finally:
             self._execution.end()
         if isinstance(outcome, Ack) and _log.isEnabledFor(logging.DEBUG):
@@ -127,40 +122,38 @@ class TaskHandling:
     @property
     def has_inbox(self) -> bool:
         """Whether the database may know what was handled before."""
-        return self._in_transaction is not None
+        return bool(self._transactions.kinds)
 
     def has_handled(self, msg: TaskMessage) -> bool:
         """As `MessageHandling.has_handled`."""
-        if self._in_transaction is None or not self._takes_session(msg):
-            return False
-        has_handled = self._in_transaction.has_handled(msg)
+        handling = self._transactions.of(msg)
+        has_handled = handling is not None and handling.has_handled(msg)
         if has_handled:
             self._load_result(msg)
         return has_handled
 
     def release(self) -> None:
         """As `MessageHandling.release`."""
-        if self._in_transaction is not None:
-            self._in_transaction.release()
+        for handling in self._transactions.kinds:
+            handling.release()
 
     def purge_inbox(self) -> None:
         """As `MessageHandling.purge_inbox`."""
-        if self._in_transaction is not None:
-            self._in_transaction.purge_inbox()
+        for handling in self._transactions.kinds:
+            handling.purge_inbox()
 
     def is_database_unavailable(self) -> bool:
         """As `MessageHandling.is_database_unavailable`."""
-        return self._in_transaction is not None and self._in_transaction.is_database_unavailable()
+        return any(handling.is_database_unavailable() for handling in self._transactions.kinds)
 
     def __enter__(self) -> Self:
-        if self._in_transaction is not None:
-            self._in_transaction.create_inbox_table()
+        self._transactions.open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.release()
+        self._transactions.close()
 
     def _load_result(self, msg: TaskMessage) -> None:
         """The result of a task that was committed before.
@@ -168,22 +161,19 @@ class TaskHandling:
         Raises:
             DatabaseUnavailableError: it cannot be read now. No failed attempt: the effects have happened.
         """
-        assert self._app.engine is not None  # noqa: S101 -- for mypy: only tasks with a session come here
         try:
-            msg.result = self._app.result_store.load(self._app.engine, msg.id)
+            msg.result = self._transactions.load_result(msg)
         except SQLAlchemyError as error:
             text = f"the result of task {msg.id} could not be read: {error}"
             raise DatabaseUnavailableError(text) from error
 
-    def _takes_session(self, msg: TaskMessage) -> bool:
-        return msg.task is not None and msg.task.signature.session_parameter is not None
-
-    def _run_with_session(self, msg: TaskMessage, session: DbSession) -> Outcome:
+    def _call_with(self, msg: TaskMessage, session: DbSession | AsyncSession) -> Outcome:
         assert msg.task is not None  # noqa: S101 -- for mypy: a task that takes a session is known
-        answer = self._call(msg, {str(msg.task.signature.session_parameter): session})
-        if isinstance(answer, Ack) and msg.has_record:
+        return self._call(msg, {str(msg.task.signature.session_parameter): session})
+
+    def _save_result(self, msg: TaskMessage, session: DbSession, outcome: Outcome) -> None:
+        if isinstance(outcome, Ack) and msg.has_record:
             self._app.result_store.save(session, msg.id, msg.result or b"null")
-        return answer
 
     def _call(self, msg: TaskMessage, given: dict[str, Any]) -> Outcome:
         task = msg.task
@@ -233,7 +223,10 @@ class TaskHandling:
             with self._interruption.allowed(msg.id, is_async=task.is_async):
                 if task.is_async:
                     coroutine = self._interruption.cancellable(_without_exits(task.function(**arguments)))
-                    return self._execution.run(coroutine, limit_s)
+                    if limit_s is not None:
+                        coroutine = self._execution.limited(coroutine, limit_s)
+                    run = self._transactions.runner_of(msg) or self._execution.run
+                    return run(coroutine)
                 if limit_s is None:
                     return task.function(**arguments)
                 with self._execution.soft_limit(limit_s):

@@ -15,7 +15,7 @@ from conquiet.queue.lua import Argument
 from conquiet.tasks import clock
 from conquiet.tasks.canvas.follow_ups import follow_up_of
 from conquiet.tasks.errors import PayloadStoreError, TaskRevokedError
-from conquiet.tasks.keys import GROUP
+from conquiet.tasks.keys import GROUP, QueueKeys
 from conquiet.tasks.message import Place, TaskMessage
 from conquiet.tasks.options import (
     UNFINISHED_TTL_MS,
@@ -25,7 +25,7 @@ from conquiet.tasks.options import (
     options_of_call,
 )
 from conquiet.tasks.record import TaskState, step_name
-from conquiet.tasks.scripts import Change
+from conquiet.tasks.scripts import Change, Taken
 
 #: A task that only a later version can read is left to other workers for this time.
 _LATER_VERSION_MS = 5_000
@@ -91,6 +91,12 @@ class TaskRules:
         """Not begun, and no attempt: free for other workers, now or later."""
         counted = msg.delivery_count if msg.is_counted else msg.delivery_count - 1
         return _settlement("hand_back", msg, delay_ms, str(msg.delivery_count - 1), delivery_count=counted)
+
+    def unread(self, keys: QueueKeys, taken: Taken) -> TaskSettlement:
+        """As if it had not been read: free now, and the delivery is not counted."""
+        place = Place(keys=keys, priority=taken.priority, entry_id=taken.entry_id)
+        before = str(taken.delivery_count - 1)
+        return TaskSettlement("hand_back", taken.entry_id, taken.delivery_count, 0, before, place=place)
 
     def without_function(self, msg: TaskMessage, *, is_revoked: bool) -> TaskSettlement | None:
         """The settlement of a task that must not run; `None` for all others."""

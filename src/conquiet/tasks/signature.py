@@ -34,15 +34,18 @@ class TaskSignature:
         self._signature = inspect.signature(function)
         hints = get_type_hints(function, include_extras=True)
         self._return = _Converter(f"the result of {name}", hints.get("return", Any))
-        #: The parameter that gets a `DbSession`, and the one that gets the `TaskContext`, if there are any.
+        #: The parameter that gets a session, and the one that gets the `TaskContext`, if there are any.
         self.session_parameter: str | None = None
+        #: Whether it is an `AsyncSession`, not a `DbSession`.
+        self.takes_async_session = False
         self.context_parameter: str | None = None
         self._converters: dict[str, _Converter] = {}
         self._has_any_keyword = False
         for parameter in self._signature.parameters.values():
             hint = hints.get(parameter.name, Any)
-            if hint is DbSession:
+            if hint is DbSession or _is_async_session(hint):
                 self.session_parameter = parameter.name
+                self.takes_async_session = hint is not DbSession
             elif hint is TaskContext:
                 self.context_parameter = parameter.name
             elif parameter.kind is parameter.VAR_KEYWORD:
@@ -174,6 +177,13 @@ class TaskSignature:
             missing = ", ".join(sorted(self._required - arguments.keys()))
             raise TaskArgumentsError(self.name, f"{missing} is missing")
         return arguments
+
+
+def _is_async_session(hint: Any) -> bool:
+    # By its name: to import it takes an extra, which a function that has it as its hint has imported.
+    return getattr(hint, "__module__", "") == "sqlalchemy.ext.asyncio.session" and (
+        getattr(hint, "__name__", "") == "AsyncSession"
+    )
 
 
 class _Converter:

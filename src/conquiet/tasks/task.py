@@ -89,11 +89,8 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"task {name!r} must return its result, a generator would not run")
-        if self.is_async and self.signature.session_parameter is not None:
-            raise TypeError(
-                f"task {name!r} is async and takes a DbSession, which would block the event loop: make it a "
-                "plain function, or open an AsyncSession of its own in it"
-            )
+        if self.signature.session_parameter is not None:
+            self._check_session()
         self._check_rate_key()
         functools.update_wrapper(self, function)
 
@@ -140,6 +137,18 @@ class Task(Generic[P, R]):
         changed._form = None
         changed._check_rate_key()
         return changed
+
+    def _check_session(self) -> None:
+        if self.is_async and not self.signature.takes_async_session:
+            raise TypeError(
+                f"task {self.name!r} is async and takes a DbSession, which would block the event loop: let "
+                "it take an AsyncSession of SQLAlchemy, or make it a plain function"
+            )
+        if self.signature.takes_async_session and not self.is_async:
+            raise TypeError(
+                f"task {self.name!r} takes an AsyncSession and cannot await it: make it an `async def`, or "
+                "let it take a DbSession"
+            )
 
     def _check_rate_key(self) -> None:
         rate_key = self.options.rate_key

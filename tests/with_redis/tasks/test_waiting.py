@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from conquiet import EmbeddedServer, QueueError
-from conquiet.tasks import ResultTimeoutError, TaskApp, TaskFailedError
+from conquiet.tasks import ResultTimeoutError, TaskApp, TaskFailedError, UnknownTaskError, chain
 from tests.eventually import HANG_S, eventually
 from tests.with_redis.tasks.conftest import QUICK, StartWorker
 
@@ -175,3 +175,46 @@ def test_more_than_100_threads_wait_at_once(app: TaskApp, start: StartWorker) ->
         start()
 
         assert [result.result(HANG_S) for result in results] == list(range(120))
+
+
+def test_of_a_task_that_keeps_no_result_none_is_waited_for(app: TaskApp) -> None:
+    @app.task(ignore_result=True)
+    def forget() -> int:
+        return 1
+
+    handle = forget.enqueue()
+
+    with pytest.raises(UnknownTaskError, match="ignore_result"):
+        handle.result()
+    with pytest.raises(UnknownTaskError, match="ignore_result"):
+        asyncio.run(handle.result_async())
+
+
+def test_a_result_that_expires_while_it_is_waited_for_ends_the_wait(app: TaskApp) -> None:
+    handle = app.enqueue("any")
+    keys = app.keys("default")
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(handle.result)
+        eventually(lambda: app.client.info("clients")["blocked_clients"])
+        app.client.delete(keys.record(handle.id))
+        # As every task that ends.
+        app.client.xadd(keys.events, {"data": "[]"})
+
+        with pytest.raises(UnknownTaskError, match="result_ttl_s has passed"):
+            waiting.result(HANG_S)
+
+
+def test_the_last_step_of_a_chain_is_waited_for_before_it_is_enqueued(
+    app: TaskApp, start: StartWorker
+) -> None:
+    @app.task
+    def add(one: int, two: int) -> int:
+        return one + two
+
+    handle = chain(add.call(1, 2), add.partial(4)).enqueue()
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(handle.result)
+        eventually(lambda: app.client.info("clients")["blocked_clients"])
+        start()
+
+        assert waiting.result(HANG_S) == 7

@@ -99,9 +99,13 @@ class ChildExecution:
         """As `Execution.soft_limit`."""
         return self._limit.within(limit_s)
 
-    def run(self, coroutine: Coroutine[Any, Any, Any], soft_limit_s: float | None = None) -> Any:
+    def limited(self, coroutine: Coroutine[Any, Any, Any], limit_s: float) -> Coroutine[Any, Any, Any]:
+        """As `Execution.limited`."""
+        return within(coroutine, limit_s)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """As `Execution.run`."""
-        return asyncio.run(coroutine if soft_limit_s is None else within(coroutine, soft_limit_s))
+        return asyncio.run(coroutine)
 
 
 def main() -> None:

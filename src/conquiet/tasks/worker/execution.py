@@ -49,9 +49,13 @@ class ThreadExecution:
         """As `Execution.soft_limit`."""
         return self._limits.within(limit_s)
 
-    def run(self, coroutine: Coroutine[Any, Any, Any], soft_limit_s: float | None = None) -> Any:
+    def limited(self, coroutine: Coroutine[Any, Any, Any], limit_s: float) -> Coroutine[Any, Any, Any]:
+        """As `Execution.limited`."""
+        return within(coroutine, limit_s)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """As `Execution.run`."""
-        return asyncio.run(coroutine if soft_limit_s is None else within(coroutine, soft_limit_s))
+        return asyncio.run(coroutine)
 
 
 class AsyncExecution(ThreadExecution):
@@ -65,10 +69,9 @@ class AsyncExecution(ThreadExecution):
         self._thread = threading.Thread(target=self._serve, name="conquiet-event-loop", daemon=True)
         self._thread.start()
 
-    def run(self, coroutine: Coroutine[Any, Any, Any], soft_limit_s: float | None = None) -> Any:
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """As `Execution.run`."""
-        limited = coroutine if soft_limit_s is None else within(coroutine, soft_limit_s)
-        return asyncio.run_coroutine_threadsafe(limited, self._event_loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._event_loop).result()
 
     def _serve(self) -> None:
         with naming_messages_of_tasks():

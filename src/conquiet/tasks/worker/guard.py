@@ -85,7 +85,7 @@ class TaskGuard:
         if any(task.signature.session_parameter for task in self._app.tasks.values()):
             # To import the driver may take longer than a dead child's task waits; nothing connects yet.
             with suppress(SQLAlchemyError, ImportError):
-                _ = self._app.engine
+                _ = self._app.engine, self._app.async_engine
         next_beat = 0.0
         while True:
             try:
