@@ -13,8 +13,9 @@ class _HasDataclassFields(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-class _HasPydanticFields(Protocol):
-    __pydantic_fields__: ClassVar[dict[str, Any]]
+class _HasPydanticValidator(Protocol):
+    # `__pydantic_fields__` is younger than the oldest pydantic that is supported.
+    __pydantic_validator__: ClassVar[Any]
 
 
 class _HasStructFields(Protocol):
@@ -22,7 +23,7 @@ class _HasStructFields(Protocol):
 
 
 #: What can be sent: a dict of what JSON has, a dataclass, a model of pydantic or msgspec.
-Sendable = Mapping[str, Any] | _HasDataclassFields | _HasPydanticFields | _HasStructFields
+Sendable = Mapping[str, Any] | _HasDataclassFields | _HasPydanticValidator | _HasStructFields
 
 
 class PayloadCodec(Protocol):
@@ -127,7 +128,7 @@ def check_codec(codec: object) -> None:
 
 _STANDARD = StandardCodec()
 #: What the classes of dataclasses and models have.
-_OF_TYPED = ("__dataclass_fields__", "__pydantic_fields__", "__struct_fields__")
+_OF_TYPED = ("__dataclass_fields__", "__pydantic_validator__", "__struct_fields__")
 
 
 def as_json_object(value: Any, codec: PayloadCodec | None) -> Payload:

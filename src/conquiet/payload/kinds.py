@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -278,6 +279,8 @@ class Fields:
         kind: Any = Mapping if self.is_dict else self.kind
         if not isinstance(value, kind):
             raise Misfit(f"is {shown(value)}, no {self.kind.__name__}")
+        if not self.is_dict and type(value) is not self.kind:
+            raise self._of_subclass(value)
         if self.is_dict and (unknown := value.keys() - {name for name, _, _ in self.fields}):
             raise Misfit(f"has {', '.join(sorted(map(repr, unknown)))}, which {self.kind.__name__} has not")
         written = {}
@@ -311,6 +314,16 @@ class Fields:
         except (TypeError, ValueError) as error:
             # Its own `__post_init__`.
             raise Misfit(f"was refused by {self.kind.__name__}: {error}") from error
+
+    def _of_subclass(self, value: Any) -> Misfit:
+        name, own = type(value).__name__, self.kind.__name__
+        known = {name for name, _, _ in self.fields}
+        lost = [field.name for field in dataclasses.fields(value) if field.name not in known and field.init]
+        without = f" without {', '.join(lost)}" if lost else ""
+        return Misfit(
+            f"is {shown(value)}, which would come back as a {own}{without}: annotate it as {name}, "
+            f"or send a {own}"
+        )
 
     def _step(self, name: str) -> str:
         return f"[{name!r}]" if self.is_dict else f".{name}"
