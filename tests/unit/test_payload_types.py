@@ -205,10 +205,19 @@ class Basket:
         (Basket([]), r"^payload\.items\.euros would not come back"),
         (
             dataclasses.replace(ORDER, lines=[LINE, LINE, LINE, Line("a", 1.5)]),  # type: ignore[arg-type]
-            r"^payload\.lines\[3\]\.price is a float, no Decimal$",
+            r"^payload\.lines\[3\]\.price is a float, no Decimal; write Decimal\(str\(value\)\)$",
         ),
         ({"lines": [1, 2, 3, Line("a", 1.5)]}, r"^payload\['lines'\]\[3\]\.price is a float"),  # type: ignore[arg-type]
-        (dataclasses.replace(ORDER, day=NOW), r"^payload\.day is a datetime, no date$"),
+        (
+            dataclasses.replace(ORDER, day=NOW),
+            r"^payload\.day is a datetime, no date; write value\.date\(\)$",
+        ),
+        (dataclasses.replace(ORDER, at="now"), r"\.at is a str, no datetime; write datetime\.from"),
+        (dataclasses.replace(ORDER, id="7"), r"\.id is a str, no UUID; write UUID\(value\)$"),
+        (dataclasses.replace(ORDER, color="red"), r"\.color is a str, no Color; write Color\(value\)$"),
+        (dataclasses.replace(ORDER, day=None), r"\.day is None, no date; annotate it as date \| None$"),
+        (Line(None, Decimal(1)), r"\.sku is None, no str; annotate it as str \| None$"),  # type: ignore[arg-type]
+        (Line(7, Decimal(1)), r"\.sku is an int, no str; write str\(value\)$"),  # type: ignore[arg-type]
         (dataclasses.replace(ORDER, rest=NOW), r"^payload\.rest is a datetime, but no annotation says so"),
         (dataclasses.replace(ORDER, rest=[{"a": Color.RED}]), r"^payload\.rest\[0\]\['a'\] is a Color, but"),
         (dataclasses.replace(ORDER, number=float("nan")), r"^payload\.number "),

@@ -10,6 +10,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Protocol
+from uuid import UUID
 
 
 class Misfit(Exception):  # noqa: N818 -- never seen outside: it becomes a `PayloadTypeError`
@@ -48,7 +49,10 @@ class Scalar:
         self._kind = kind
 
     def dump(self, value: Any, /) -> Any:
-        return value if type(value) is self._kind else self._checked(value)
+        try:
+            return value if type(value) is self._kind else self._checked(value)
+        except Misfit as misfit:
+            raise Misfit(misfit.problem + remedy_for(value, self._kind)) from None
 
     def load(self, found: Any, /) -> Any:
         return found if type(found) is self._kind else self._checked(found)
@@ -93,7 +97,7 @@ class Text:
     def dump(self, value: Any, /) -> str:
         # A datetime is a date, too, and would come back without its time.
         if not isinstance(value, self._kind) or (self._kind is date and isinstance(value, datetime)):
-            raise Misfit(f"is {shown(value)}, no {self._kind.__name__}")
+            raise Misfit(f"is {shown(value)}, no {self._kind.__name__}{remedy_for(value, self._kind)}")
         text = self._write(value)
         if self._kind is Decimal and not value.is_finite():
             raise Misfit(f"is {value}, which is equal to nothing that could come back: write None")
@@ -116,7 +120,7 @@ class EnumKind:
 
     def dump(self, value: Any, /) -> Any:
         if not isinstance(value, self._kind):
-            raise Misfit(f"is {shown(value)}, no {self._kind.__name__}")
+            raise Misfit(f"is {shown(value)}, no {self._kind.__name__}{remedy_for(value, self._kind)}")
         if type(value.value) not in (str, int, float, bool):
             raise Misfit(f"is {value}, whose value JSON does not have: give the enum strings as values")
         return value.value
@@ -356,6 +360,24 @@ def each(values: Any, convert: Callable[[Any], Any]) -> list[Any]:
     except Misfit as misfit:
         raise misfit.below(f"[{len(converted)}]") from misfit.__cause__
     return converted
+
+
+def remedy_for(value: Any, kind: Any) -> str:
+    """What makes a value of the kind, or the other way round; for the end of an error, and maybe nothing."""
+    name, is_number = kind.__name__, isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None:
+        return f"; annotate it as {name} | None"
+    if kind is date and isinstance(value, datetime):
+        return "; write value.date()"
+    if kind is Decimal and is_number:
+        return "; write Decimal(str(value))"
+    if kind is str and isinstance(value, UUID | Decimal | int | float):
+        return "; write str(value)"
+    if isinstance(value, str) and hasattr(kind, "fromisoformat"):
+        return f"; write {name}.fromisoformat(value)"
+    if isinstance(value, str) and kind is not bool:
+        return f"; write {name}(value)"
+    return ""
 
 
 def shown(value: Any) -> str:
