@@ -131,13 +131,18 @@ _STANDARD = StandardCodec()
 _OF_TYPED = ("__dataclass_fields__", "__pydantic_validator__", "__struct_fields__")
 
 
+def is_sendable(value: object) -> bool:
+    """Whether it is one payload, and not a list of them: a model of pydantic can be iterated, too."""
+    return isinstance(value, Mapping) or any(hasattr(type(value), name) for name in _OF_TYPED)
+
+
 def as_json_object(value: Any, codec: PayloadCodec | None) -> Payload:
     """What is sent of a value; without a codec a dict as it is, and all else as `StandardCodec` writes it."""
     if codec is None and isinstance(value, dict):
         return value
     if codec is None and isinstance(value, Mapping):
         return dict(value)
-    if codec is None and any(hasattr(type(value), name) for name in _OF_TYPED):
+    if codec is None and is_sendable(value):
         codec = _STANDARD
     # What else it is, and that it must be a dict, the encoder says.
     return value if codec is None else dict(codec.encode(value))
