@@ -18,6 +18,7 @@ PAGES = {
         "conquiet.spark",
         "Streams as DataFrames; every option of the data source is in [Options](../options.md#spark).",
     ),
+    "page": ("conquiet.page", "The web page in a program of yours, behind a login of yours."),
     "dagster": ("dagster_conquiet", "Resources, assets, ops, jobs, sensors, checks and components."),
     "testing": (
         "conquiet.testing",
@@ -26,6 +27,21 @@ PAGES = {
 }
 #: What else a page has, as module:name.
 MORE = {
+    "conquiet": (
+        "conquiet.settings:Settings",
+        "conquiet.logs:JsonFormatter",
+        "conquiet.masking:mask",
+        "conquiet.masking:scrub",
+        "conquiet.tracing:enable",
+        "conquiet.tracing:disable",
+        "conquiet.tracing:is_enabled",
+        "conquiet.tracing:headers",
+    ),
+    "spark": (
+        "conquiet.spark.jobs:ExitCode",
+        "conquiet.spark.jobs:arguments_of",
+        "conquiet.spark.jobs.runner:report_of_job",
+    ),
     "testing": ("airflow_provider_conquiet.testing:DagTestBed", "dagster_conquiet.testing:run_job"),
 }
 #: What the examples of a page have at hand, as the page shows it.
@@ -88,6 +104,17 @@ from conquiet.spark import *
 os.environ["PYSPARK_PYTHON"] = sys.executable
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 """
+_PAGE = """from conquiet import EmbeddedServer
+from conquiet.page import *
+
+server = EmbeddedServer()
+server.start()
+
+
+class OwnGate:
+    async def admit(self, request):
+        return User("ann", "operator")
+"""
 _DAGSTER = """import dagster as dg
 from sqlalchemy import text
 
@@ -109,7 +136,7 @@ import dagster_conquiet as dc
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
 from conquiet.testing import *
 """
-_AIRFLOW = """from airflow.sdk import DAG, Asset, AssetWatcher
+_AIRFLOW = """from airflow.sdk import DAG, Asset, AssetWatcher, task
 from sqlalchemy import text
 
 
@@ -121,6 +148,7 @@ PREPARATIONS = {
     "mq": _CORE + _MQ,
     "tasks": _CORE + _TASKS,
     "spark": _CORE + _MQ + _SPARK,
+    "page": _PAGE,
     "dagster": _DAGSTER,
     "airflow": _AIRFLOW,
     "testing": _CORE + _TESTING,
@@ -129,11 +157,14 @@ PREPARATIONS = {
 AIRFLOW = (
     "hooks.redis_streams:RedisStreamsHook",
     "operators.drain:DrainOperator",
+    "decorators.drain:DrainDecoratedOperator",
     "operators.claim_stale:ClaimStaleOperator",
     "operators.enqueue:EnqueueOperator",
+    "decorators.enqueue:EnqueueDecoratedOperator",
     "operators.take:TakeOperator",
     "operators.take:messages_of",
     "operators.task:TaskOperator",
+    "decorators.conquiet_task:TaskDecoratedOperator",
     "operators.dead_letters:ReplayDeadLettersOperator",
     "operators.trim:TrimOperator",
     "operators.consumers:PruneConsumersOperator",
@@ -149,6 +180,14 @@ AIRFLOW = (
     "triggers.task:TaskTrigger",
     "queues.redis_stream:RedisStreamMessageQueueProvider",
 )
+#: What users write instead of a name.
+DECORATORS = {
+    "DrainDecoratedOperator": "@task.drain",
+    "EnqueueDecoratedOperator": "@task.enqueue",
+    "TaskDecoratedOperator": "@task.conquiet_task",
+}
+#: Types alone, which have no docstring of their own.
+_ALIASES = ("Role",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +210,15 @@ class PublicName:
 
     @property
     def heading(self) -> str:
-        """What the page calls it: Airflow's classes with the module that they are imported from."""
-        return str(self) if self.package.startswith("airflow_provider_conquiet") else self.name
+        """What the page calls it: with its module where that is not the one of the page."""
+        if self.name in DECORATORS:
+            return f'"{DECORATORS[self.name]}"'
+        return str(self) if self.is_of_module else self.name
+
+    @property
+    def is_of_module(self) -> bool:
+        """Whether it is imported from a module, and not from one of the packages that have a page."""
+        return self.package not in {package for package, _ in PAGES.values()}
 
     def __str__(self) -> str:
         return f"{self.package}.{self.name}"
@@ -187,7 +233,7 @@ def public_names(page: str) -> Iterator[PublicName]:
         return
     package, _ = PAGES[page]
     for name in sorted(import_module(package).__all__, key=lambda one: (not one[0].isupper(), one)):
-        if name[0] != "_":
+        if name[0] != "_" and name not in _ALIASES:
             yield PublicName(package, name)
     for reference in MORE.get(page, ()):
         module, _, name = reference.partition(":")

@@ -24,7 +24,7 @@ from sqlalchemy import Engine
 
 from conquiet import EmbeddedServer, QueueConfig, RedisStreamsQueue, unique_consumer_name
 from conquiet.db.engine import open_engine
-from conquiet.payload import Payload
+from conquiet.payload import Sendable
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -94,7 +94,7 @@ class DagTestBed:
     ) -> None:
         self._resources.close()
 
-    def enqueue(self, stream: str, payloads: Iterable[Payload]) -> list[str]:
+    def enqueue(self, stream: str, payloads: Iterable[Sendable]) -> list[str]:
         """Add messages to a stream, and return their entry ids."""
         with self.queue(stream, "enqueue") as queue:
             return queue.enqueue_many(payloads)

@@ -175,7 +175,14 @@ class MaskedFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line; what a handler logs itself names its message, too."""
+    """One JSON object per line; what a handler logs itself names its message, too.
+
+    Examples:
+        >>> import logging
+        >>> record = logging.makeLogRecord({"levelname": "INFO", "msg": "at redis://:hunter22@shop:6379"})
+        >>> print(JsonFormatter().format(record))
+        {"time": "...", "level": "info", ..."message": "at redis://:***@shop:6379"...}
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The object; keys without a value are left out, passwords are masked."""

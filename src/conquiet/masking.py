@@ -58,7 +58,12 @@ def remember_url(url: object) -> None:
 
 
 def mask(text: str) -> str:
-    """The text without passwords: those of URLs, of `password=` and `AUTH`, and all that were remembered."""
+    """The text without passwords: those of URLs, of `password=` and `AUTH`, and all that were remembered.
+
+    Examples:
+        >>> mask("cannot open redis://billing:hunter22@shop:6379/0")
+        'cannot open redis://billing:***@shop:6379/0'
+    """
     for secret in sorted(_known, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     for pattern, shown in _PATTERNS:
@@ -83,7 +88,14 @@ def scrubbed() -> Iterator[None]:
 
 
 def scrub(error: BaseException) -> None:
-    """Mask an exception in place, with its notes, causes and contexts."""
+    """Mask an exception in place, with its notes, causes and contexts.
+
+    Examples:
+        >>> error = ValueError("cannot open redis://billing:hunter22@shop:6379/0")
+        >>> scrub(error)
+        >>> error
+        ValueError('cannot open redis://billing:***@shop:6379/0')
+    """
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:

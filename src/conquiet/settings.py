@@ -30,7 +30,13 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of a process; its `repr` shows URLs without their passwords."""
+    """The settings of a process; its `repr` shows URLs without their passwords.
+
+    Examples:
+        >>> settings = Settings.load(environment={"CONQUIET_GROUP": "billing"}, log_level="info")
+        >>> settings.group, settings.log_level, settings.redis_url
+        ('billing', 'info', 'redis://127.0.0.1:6379/0')
+    """
 
     #: The Redis or Valkey server, in any form that `open_client` takes.
     redis_url: str = "redis://127.0.0.1:6379/0"

@@ -69,6 +69,10 @@ class Environment:
         except subprocess.CalledProcessError:
             return _uv("pip", "install", *options, requirement)
 
+    def add(self, requirement: str) -> None:
+        """Install another version of something, or something else."""
+        _uv("pip", "install", "--python", str(self.directory), requirement)
+
     def distributions(self) -> set[str]:
         """The names of all that is installed."""
         lines = _uv("pip", "list", "--python", str(self.directory), "--format", "freeze").splitlines()

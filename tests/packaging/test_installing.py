@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -14,6 +15,8 @@ from tests.pages.whole_files import files_of
 MODULES = (
     "conquiet conquiet.queue conquiet.db conquiet.consume conquiet.mq conquiet.embedded conquiet.settings"
 )
+#: Of the extra "tasks".
+OLDEST_PYDANTIC = re.findall(r'"pydantic>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())[0]
 
 
 def test_the_core_alone_brings_few_packages(core: Environment):
@@ -48,6 +51,27 @@ def test_the_quickstart_of_the_readme_runs(laptop: Environment, tmp_path):
 
     assert ran.returncode == 0, ran.stderr
     assert '"handled": 100' in ran.stdout
+
+
+def test_a_model_of_the_oldest_pydantic_is_sent_and_read(built: Built, tmp_path):
+    environment = Environment.create(tmp_path / "venv")
+    environment.install(built.wheel)
+    environment.add(f"pydantic=={OLDEST_PYDANTIC}.*")
+    (tmp_path / "program.py").write_text(
+        "import pydantic\n"
+        "from conquiet import StandardCodec\n"
+        "from conquiet.payload import as_json_object\n"
+        "class Order(pydantic.BaseModel):\n"
+        "    cents: int\n"
+        "sent = as_json_object(Order(cents=250), None)\n"
+        "print(pydantic.VERSION, sent, StandardCodec().decode(Order, sent).cents)\n"
+    )
+
+    ran = environment.run("python", "program.py", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith(f"{OLDEST_PYDANTIC}.")
+    assert "{'cents': 250} 250" in ran.stdout
 
 
 def test_the_bill_of_materials_has_all_that_is_installed(core: Environment):

@@ -16,6 +16,33 @@ MESSAGES = [
     *re.findall(r"^### `(.+)`$", PAGE, re.MULTILINE),
     *re.findall(r"^\| `(.+?)` \|", PAGE, re.MULTILINE),
 ]
+#: What stops a user in the first hour; each has its place on the page, with these words.
+OF_THE_FIRST_HOUR = [
+    "url must be a str",
+    "url must start with",
+    "client must be a redis.Redis or RedisCluster, got",
+    "client must be a redis.Redis or RedisCluster, not one of redis.asyncio",
+    "config must be a QueueConfig, got",
+    "topic must be a Topic or the name of one",
+    "queue must be a RedisStreamsQueue, got",
+    "a DbSession has no",
+    "which JSON does not have",
+    "it is closed: close() was called",
+    "handler must be callable as",
+    "no connection to Redis:",
+    "nothing listens at this host and port",
+    "the server wants a password",
+    "the server does not speak TLS at this port",
+    "if it expects TLS",
+    ": there is no",
+    "must be a tuple of exception classes",
+    "engine must be a SQLAlchemy Engine, not None",
+]
+
+
+@pytest.mark.parametrize("words", OF_THE_FIRST_HOUR)
+def test_the_page_has_what_stops_a_user_in_the_first_hour(words: str):
+    assert [message for message in MESSAGES if words in message]
 
 
 def sentences_in(source: str) -> Iterator[str]:

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
 
 from sqlalchemy import Column, Integer, MetaData, Table, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from conquiet import DbSession, DeadLetter, QueueMessage, Retry, StreamWriter, batch_handler, open_client
+from conquiet import (
+    DbSession,
+    DeadLetter,
+    QueueMessage,
+    Retry,
+    StandardCodec,
+    StreamWriter,
+    batch_handler,
+    open_client,
+)
 from conquiet.db.engine import open_engine
 
 tables = MetaData()
@@ -41,6 +54,31 @@ def bill_all(messages: list[QueueMessage], session: DbSession) -> None:
 async def bill_awaited(msg: QueueMessage, session: AsyncSession) -> None:
     """One row for each order, by a driver that awaits."""
     await session.execute(insert(bills), msg.payload)
+
+
+@dataclass
+class Order:
+    """As a program has it, with an amount that JSON does not have."""
+
+    order_id: int
+    euros: Decimal
+
+
+class Renamed(StandardCodec):
+    """Another name on the wire."""
+
+    def encode(self, value: Any, /) -> Mapping[str, Any]:
+        written = super().encode(value)
+        return {"id": written["order_id"], "euros": written["euros"]}
+
+    def decode(self, payload_type: Any, payload: dict[str, Any], /) -> Any:
+        return super().decode(payload_type, {"order_id": payload["id"], "euros": payload["euros"]})
+
+
+def bill_typed(msg: QueueMessage[Order], session: DbSession) -> None:
+    """One row for each order, of its type."""
+    cents = int(msg.payload.euros * 100)
+    session.execute(insert(bills), {"order_id": msg.payload.order_id, "cents": cents})
 
 
 def bill_beside(msg: QueueMessage, session: DbSession) -> None:

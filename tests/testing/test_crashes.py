@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from decimal import Decimal
+
 import pytest
 from sqlalchemy import Engine, select
 
 from conquiet.testing import survives_crashes
 from tests.services import database
 from tests.testing.shop import (
+    Order,
+    Renamed,
     bill,
     bill_all,
     bill_and_enqueue,
     bill_awaited,
     bill_beside,
+    bill_typed,
     bills,
     fail,
     tables,
@@ -45,6 +51,21 @@ def test_every_order_of_an_async_handler_is_billed_once_wherever_the_worker_dies
 @survives_crashes(bill, ORDERS, tables=tables, inbox=False, faults=["crash"])
 def test_without_an_inbox_no_order_is_lost(engine):
     assert {*billed(engine)} == {1, 2, 3}
+
+
+TYPED = [Order(number, Decimal(number)) for number in (1, 2, 3)]
+
+
+@survives_crashes(bill_typed, TYPED, tables=tables, payload_type=Order)
+def test_every_order_of_a_typed_handler_is_billed_once_wherever_the_worker_dies(engine):
+    assert billed(engine) == [1, 2, 3]
+
+
+@survives_crashes(
+    bill_typed, TYPED, tables=tables, faults=["crash"], payload_type=("tests.testing.shop:Order", Renamed())
+)
+def test_every_order_of_a_codec_is_billed_once_wherever_the_worker_dies(engine):
+    assert billed(engine) == [1, 2, 3]
 
 
 class TestInAClass:
@@ -111,6 +132,15 @@ def test_a_handler_that_no_other_process_can_import_is_refused():
 
     with pytest.raises(ValueError, match="cannot be imported"):
         test()
+
+
+def test_a_payload_type_that_no_other_process_can_import_is_refused():
+    @dataclass
+    class Local(Order):
+        pass
+
+    with pytest.raises(ValueError, match="payload_type cannot be imported by another process"):
+        survives_crashes(bill_typed, TYPED, tables=tables, payload_type=Local)(each_once)()
 
 
 @pytest.mark.parametrize("handler", [bill, bill_awaited])

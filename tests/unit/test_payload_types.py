@@ -7,7 +7,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -154,15 +154,70 @@ class WithBytes:
     raw: bytes
 
 
+@dataclass
+class GiftLine(Line):
+    greeting: str = ""
+
+
+@dataclass
+class Derived:
+    cents: int
+    euros: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.euros = self.cents / 100
+
+
+@dataclass
+class OfAnInitVar:
+    cents: int
+    rate: InitVar[float]
+
+
+@dataclass
+class WithOptionalInitVar:
+    cents: int
+    rate: InitVar[float] = 1.0
+
+
+@dataclass
+class Basket:
+    items: list[Derived | OfAnInitVar]
+
+
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
         (
+            dataclasses.replace(ORDER, lines=[LINE, GiftLine("a", Decimal(1), greeting="hi")]),
+            r"^payload\.lines\[1\] is a GiftLine, which would come back as a Line without greeting: "
+            r"annotate it as GiftLine, or send a Line$",
+        ),
+        (
+            Derived(250),
+            r"^payload\.euros would not come back: it is a field with init=False; make it a property",
+        ),
+        ({"lines": [Derived(250)]}, r"^payload\['lines'\]\[0\]\.euros would not come back"),
+        (
+            OfAnInitVar(250, 1.1),
+            r"^payload\.rate is an InitVar without a default: the reader could not make the value; give it",
+        ),
+        (Basket([]), r"^payload\.items\.euros would not come back"),
+        (
             dataclasses.replace(ORDER, lines=[LINE, LINE, LINE, Line("a", 1.5)]),  # type: ignore[arg-type]
-            r"^payload\.lines\[3\]\.price is a float, no Decimal$",
+            r"^payload\.lines\[3\]\.price is a float, no Decimal; write Decimal\(str\(value\)\)$",
         ),
         ({"lines": [1, 2, 3, Line("a", 1.5)]}, r"^payload\['lines'\]\[3\]\.price is a float"),  # type: ignore[arg-type]
-        (dataclasses.replace(ORDER, day=NOW), r"^payload\.day is a datetime, no date$"),
+        (
+            dataclasses.replace(ORDER, day=NOW),
+            r"^payload\.day is a datetime, no date; write value\.date\(\)$",
+        ),
+        (dataclasses.replace(ORDER, at="now"), r"\.at is a str, no datetime; write datetime\.from"),
+        (dataclasses.replace(ORDER, id="7"), r"\.id is a str, no UUID; write UUID\(value\)$"),
+        (dataclasses.replace(ORDER, color="red"), r"\.color is a str, no Color; write Color\(value\)$"),
+        (dataclasses.replace(ORDER, day=None), r"\.day is None, no date; annotate it as date \| None$"),
+        (Line(None, Decimal(1)), r"\.sku is None, no str; annotate it as str \| None$"),  # type: ignore[arg-type]
+        (Line(7, Decimal(1)), r"\.sku is an int, no str; write str\(value\)$"),  # type: ignore[arg-type]
         (dataclasses.replace(ORDER, rest=NOW), r"^payload\.rest is a datetime, but no annotation says so"),
         (dataclasses.replace(ORDER, rest=[{"a": Color.RED}]), r"^payload\.rest\[0\]\['a'\] is a Color, but"),
         (dataclasses.replace(ORDER, number=float("nan")), r"^payload\.number "),
@@ -181,6 +236,18 @@ class WithBytes:
 def test_what_would_not_come_back_is_refused_with_its_path_and_a_remedy(value, sentence):
     with pytest.raises(PayloadTypeError, match=sentence):
         StandardCodec().encode(value)
+
+
+def test_a_subclass_that_adds_nothing_to_send_is_refused_too():
+    """It would come back as another class, of which it may not even be equal."""
+    named = dataclasses.make_dataclass("Named", [], bases=(Line,))
+
+    with pytest.raises(PayloadTypeError, match=r"^payload\.parent is a Named, which would come back as a"):
+        StandardCodec().encode(Line("a", Decimal(1), parent=named("b", Decimal(2))))
+
+
+def test_an_init_var_with_a_default_is_left_to_it():
+    assert through_json(WithOptionalInitVar(250, 2.0)) == WithOptionalInitVar(250)
 
 
 def test_what_contains_itself_is_refused():
@@ -229,7 +296,12 @@ def test_members_that_a_type_does_not_know_are_left_out(payload_type):
 
 @pytest.mark.parametrize(
     ("payload_type", "sentence"),
-    [(WithBytes, r"WithBytes\.raw has the type bytes"), (bytes, "payload=bytes cannot be used")],
+    [
+        (WithBytes, r"WithBytes\.raw has the type bytes"),
+        (bytes, "payload=bytes cannot be used"),
+        (Derived, r"payload=Derived cannot be used: Derived\.euros would not come back"),
+        (OfAnInitVar, r"OfAnInitVar\.rate is an InitVar without a default"),
+    ],
 )
 def test_a_type_that_cannot_be_read_is_refused_before_the_first_payload(payload_type, sentence):
     with pytest.raises(TypeError, match=sentence):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
+import pydantic
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, Asset, task
@@ -29,7 +33,7 @@ def enqueue_dag(**arguments) -> DAG:
 def numbers(valkey, stream):
     """The numbers in the stream, in its order."""
 
-    def read() -> list[int]:
+    def read() -> list[Any]:
         return [json.loads(fields["data"])["number"] for _, fields in valkey.xrange(stream)]
 
     return read
@@ -66,6 +70,45 @@ def test_payloads_come_from_an_upstream_task(run_dag, stream, numbers):
     run_dag(dag)
 
     assert numbers() == [1, 2]
+
+
+@dataclass
+class Numbered:
+    number: Decimal
+
+
+class NumberedModel(pydantic.BaseModel):
+    number: int
+
+
+VALUES: list[Any] = [
+    Numbered(Decimal(1)),
+    NumberedModel(number=2),
+    MappingProxyType({"number": 3}),
+]
+
+
+def test_dataclasses_models_and_mappings_are_enqueued(stream, context, numbers):
+    for name, arguments in {"many": {"payloads": VALUES}, "one": {"payload": VALUES[0]}}.items():
+        operator: Any = EnqueueOperator(task_id=name, stream=stream, **arguments)
+        operator.execute(context(operator))
+
+    assert numbers() == ["1", 2, 3, "1"]
+
+
+@pytest.mark.parametrize(("value", "number"), zip(VALUES, ["1", 2, 3], strict=True))
+def test_a_function_may_return_one_value_of_a_type(run_dag, stream, numbers, value, number):
+    with DAG("enqueue_test", schedule=None) as dag:
+
+        @task.enqueue(stream=stream)
+        def find():
+            return value
+
+        find()
+
+    run_dag(dag)
+
+    assert numbers() == [number]
 
 
 def test_payloads_come_from_a_mapped_upstream_task(run_dag, stream, numbers):

@@ -49,7 +49,9 @@ def test_a_url_without_a_scheme_is_answered_with_one(url):
 
 
 def test_arguments_in_the_wrong_order_are_refused(valkey_url):
-    with pytest.raises(TypeError, match="config must be a QueueConfig, got 'redis://"):
+    with pytest.raises(
+        TypeError, match=r"must be a QueueConfig, got 'redis:.*; write from_url\(url, config\)"
+    ):
         RedisStreamsQueue.from_url(CONFIG, valkey_url)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"client must be a redis\.Redis or RedisCluster, got 'orders'"):
         StreamWriter("orders", open_client(valkey_url))  # type: ignore[arg-type]

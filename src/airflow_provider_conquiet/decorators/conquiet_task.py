@@ -19,6 +19,15 @@ class TaskDecoratedOperator(DecoratedOperator, TaskOperator):
     """A TaskOperator whose arguments come from the decorated function.
 
     A retry calls the function again; the task that an earlier try has enqueued keeps the arguments it has.
+
+    Examples:
+        >>> with DAG("price_orders", schedule="@daily", catchup=False):
+        ...
+        ...     @task.conquiet_task(task="shop.price", retries=2)
+        ...     def price(run_id):
+        ...         return {"order_id": run_id, "cents": 100}
+        ...
+        ...     priced = price()
     """
 
     template_fields: Sequence[str] = (

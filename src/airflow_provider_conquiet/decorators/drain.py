@@ -26,6 +26,15 @@ class DrainDecoratedOperator(DecoratedOperator, DrainOperator):
     Its first two parameters are the message, or with `batch=True` a list of messages, and the session; any
     others get what the task was called with, or the context's values of their names. With a topic, one that
     is called `partition` says which partition is drained, so that the task can be expanded over them.
+
+    Examples:
+        >>> with DAG("bill_orders", schedule="*/5 * * * *", catchup=False):
+        ...
+        ...     @task.drain(stream="orders", group="billing", max_messages=5_000, inbox=True, retries=2)
+        ...     def bill_orders(msg, session):
+        ...         session.execute(text("INSERT INTO bills (order_id) VALUES (:order_id)"), msg.payload)
+        ...
+        ...     billed = bill_orders()
     """
 
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *DrainOperator.template_fields)

@@ -21,6 +21,16 @@ class EnqueueDecoratedOperator(DecoratedOperator, EnqueueOperator):
     """An EnqueueOperator whose payloads come from the decorated function.
 
     A retry calls the function again; what was enqueued before is not enqueued again, in whatever order.
+
+    Examples:
+        >>> with DAG("import_orders", schedule="@hourly", catchup=False):
+        ...
+        ...     @task.enqueue(stream="orders", retries=2)
+        ...     def find_orders(run_id):
+        ...         for number in range(100):
+        ...             yield {"order_id": f"{run_id}/{number}"}
+        ...
+        ...     found = find_orders()
     """
 
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *EnqueueOperator.template_fields)

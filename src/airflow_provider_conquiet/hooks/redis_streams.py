@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 from airflow.sdk import BaseHook
 from redis.cluster import RedisCluster
@@ -20,11 +20,10 @@ from airflow_provider_conquiet.hooks.stored_connection import StoredConnection
 from conquiet import BacklogStats, QueueConfig, QueueMessage, RedisStreamsQueue, StreamWriter
 from conquiet.mq import Message, Producer, Topic, Topics
 from conquiet.mq.topics import name_of
+from conquiet.payload import Sendable
 from conquiet.queue import AsyncClient, Client, open_async_client, open_client, peek_backlog
 from conquiet.queue.backlog import COUNT_LIMIT
 from conquiet.queue.scripts import Added
-
-Payload = dict[str, Any]
 
 ONE_DAY_MS = 24 * 3_600_000
 
@@ -129,7 +128,7 @@ class RedisStreamsHook(BaseHook):
     def enqueue(
         self,
         stream: str,
-        payloads: Iterable[Payload],
+        payloads: Iterable[Sendable],
         *,
         dedupe_id: str | None = None,
         window_ms: int = ONE_DAY_MS,
@@ -146,7 +145,7 @@ class RedisStreamsHook(BaseHook):
     def enqueue_named(
         self,
         stream: str,
-        payloads: Sequence[Payload],
+        payloads: Sequence[Sendable],
         names: Sequence[str],
         *,
         dedupe_id: str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 from zlib import crc32
 
@@ -10,12 +10,13 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_conquiet.arguments import failing_at_once, stream_or_topic
 from airflow_provider_conquiet.dedupe_names import DedupeKey, dedupe_names
-from airflow_provider_conquiet.hooks.redis_streams import ONE_DAY_MS, Payload, RedisStreamsHook
+from airflow_provider_conquiet.hooks.redis_streams import ONE_DAY_MS, RedisStreamsHook
 from airflow_provider_conquiet.lineage import Lineage
 from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.reports import Report, enqueue_report, update_outlets
 from airflow_provider_conquiet.task_try import TaskTry, task_span
 from conquiet.mq import Message
+from conquiet.payload import Payload, Sendable, as_json_object, as_json_objects, is_sendable
 from conquiet.queue.scripts import Added
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class EnqueueOperator(BaseOperator):
     task adds nothing either that it has added, unless `dedupe_id` is another one.
 
     Args:
-        payload: one message, a dict of JSON values.
+        payload: one message, a dict of JSON values, a dataclass or a model; what has templates is a dict.
         payloads: several, as a list or the output of an upstream task.
         stream: where to; a group that is created later begins at its start.
         topic: instead of a stream; messages go to the partitions of the topic.
@@ -65,8 +66,8 @@ class EnqueueOperator(BaseOperator):
     def __init__(
         self,
         *,
-        payload: Payload | None = None,
-        payloads: Iterable[Payload] | None = None,
+        payload: Sendable | None = None,
+        payloads: Iterable[Sendable] | None = None,
         stream: str | None = None,
         topic: str | None = None,
         key_field: str | None = None,
@@ -102,8 +103,8 @@ class EnqueueOperator(BaseOperator):
                     f"task {self.task_id!r} needs payload or payloads; got payload={self.payload!r:.100}, "
                     f"payloads={self.payloads!r:.100}. An upstream task may have returned None"
                 )
-            payloads = [self.payload] if self.payload is not None else payload_list(self.payloads)
-            return self.enqueue(context, payloads)
+            payloads = self.payloads if self.payload is None else [self.payload]
+            return self.enqueue(context, payload_list(payloads))
 
     def enqueue(self, context: Context, payloads: list[Payload]) -> Report:
         """Enqueue these, and report how many and which."""
@@ -156,8 +157,8 @@ def payload_list(payloads: object) -> list[Payload]:
     Raises:
         TypeError: it is something else, or has something else in it.
     """
-    if isinstance(payloads, Mapping):
-        return [dict(payloads)]
+    if is_sendable(payloads):
+        return [as_json_object(payloads, None)]
     if isinstance(payloads, str) or not isinstance(payloads, Iterable):
         raise TypeError(
             f"payloads must be dicts, got {payloads!r:.100}. A template renders to text: "
@@ -165,6 +166,6 @@ def payload_list(payloads: object) -> list[Payload]:
         )
     listed = list(payloads)
     for payload in listed:
-        if not isinstance(payload, dict):
-            raise TypeError(f"a payload must be a dict, got {payload!r:.100}")
-    return listed
+        if not is_sendable(payload):
+            raise TypeError(f"a payload must be a dict, a dataclass or a model, got {payload!r:.100}")
+    return as_json_objects(listed, None)

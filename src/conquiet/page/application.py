@@ -39,7 +39,15 @@ ACTIONS = (*letters.ACTIONS, *groups.ACTIONS, *tasks.ACTIONS, *schedules.ACTIONS
 
 
 def build_page(site: Site, gate: Gate) -> Starlette:
-    """The application; it can be mounted below a path of another one. Its end closes the site."""
+    """The application; it can be mounted below a path of another one. Its end closes the site.
+
+    Examples:
+        >>> from starlette.applications import Starlette
+        >>> from starlette.routing import Mount
+        >>> site = Site(lambda: server.url, PageSettings(secret="of your configuration"))
+        >>> app = Starlette(routes=[Mount("/queues", build_page(site, OwnGate()))])
+        >>> site.close()
+    """
     desk = Desk(site, gate)
     routes: list[BaseRoute] = [
         # Whether the page answers; says nothing of its server.

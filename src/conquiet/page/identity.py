@@ -25,7 +25,12 @@ _LOGIN_S = 12 * 3600
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the page."""
+    """A user of the page.
+
+    Examples:
+        >>> User("ann", "operator").may_operate, User("bob", "viewer").may_operate
+        (True, False)
+    """
 
     name: str
     role: Role
@@ -36,7 +41,14 @@ class User:
 
 
 class Gate(Protocol):
-    """Finds out who asks."""
+    """Finds out who asks.
+
+    Examples:
+        >>> class Everyone:
+        ...     async def admit(self, request):
+        ...         return User("someone", "viewer")
+        >>> gate: Gate = Everyone()
+    """
 
     async def admit(self, request: Request) -> User | Response:
         """The user; for a request that may not pass, the response instead: 401, or the login."""

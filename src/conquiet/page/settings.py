@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSettings:
-    """The settings of one page."""
+    """The settings of one page.
+
+    Examples:
+        >>> settings = PageSettings(secret="of your configuration", masked_fields=frozenset({"card"}))
+        >>> settings.refresh_s
+        2.0
+    """
 
     #: Plain streams that are shown beside the topics of the registry.
     streams: tuple[str, ...] = ()

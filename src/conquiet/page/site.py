@@ -28,7 +28,12 @@ _SERVER_FRESH_S = 15.0
 
 
 class Site:
-    """One page over one server or cluster; made for many threads."""
+    """One page over one server or cluster; made for many threads.
+
+    Examples:
+        >>> site = Site(lambda: server.url, PageSettings(secret="of your configuration"))
+        >>> site.close()
+    """
 
     def __init__(
         self, url: Callable[[], str], settings: PageSettings, open_app: Callable[[], TaskApp] | None = None

@@ -7,6 +7,7 @@ from conquiet.payload.codec import (
     as_json_object,
     as_json_objects,
     check_codec,
+    is_sendable,
 )
 from conquiet.payload.json_object import Payload, decode_payload, encode_payload, encode_text
 
@@ -21,4 +22,5 @@ __all__ = [
     "decode_payload",
     "encode_payload",
     "encode_text",
+    "is_sendable",
 ]

@@ -13,8 +13,9 @@ class _HasDataclassFields(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-class _HasPydanticFields(Protocol):
-    __pydantic_fields__: ClassVar[dict[str, Any]]
+class _HasPydanticValidator(Protocol):
+    # `__pydantic_fields__` is younger than the oldest pydantic that is supported.
+    __pydantic_validator__: ClassVar[Any]
 
 
 class _HasStructFields(Protocol):
@@ -22,7 +23,7 @@ class _HasStructFields(Protocol):
 
 
 #: What can be sent: a dict of what JSON has, a dataclass, a model of pydantic or msgspec.
-Sendable = Mapping[str, Any] | _HasDataclassFields | _HasPydanticFields | _HasStructFields
+Sendable = Mapping[str, Any] | _HasDataclassFields | _HasPydanticValidator | _HasStructFields
 
 
 class PayloadCodec(Protocol):
@@ -127,7 +128,12 @@ def check_codec(codec: object) -> None:
 
 _STANDARD = StandardCodec()
 #: What the classes of dataclasses and models have.
-_OF_TYPED = ("__dataclass_fields__", "__pydantic_fields__", "__struct_fields__")
+_OF_TYPED = ("__dataclass_fields__", "__pydantic_validator__", "__struct_fields__")
+
+
+def is_sendable(value: object) -> bool:
+    """Whether it is one payload, and not a list of them: a model of pydantic can be iterated, too."""
+    return isinstance(value, Mapping) or any(hasattr(type(value), name) for name in _OF_TYPED)
 
 
 def as_json_object(value: Any, codec: PayloadCodec | None) -> Payload:
@@ -136,7 +142,7 @@ def as_json_object(value: Any, codec: PayloadCodec | None) -> Payload:
         return value
     if codec is None and isinstance(value, Mapping):
         return dict(value)
-    if codec is None and any(hasattr(type(value), name) for name in _OF_TYPED):
+    if codec is None and is_sendable(value):
         codec = _STANDARD
     # What else it is, and that it must be a dict, the encoder says.
     return value if codec is None else dict(codec.encode(value))

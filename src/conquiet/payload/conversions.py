@@ -133,11 +133,19 @@ def _make_fields(kind: type, fields: Mapping[str, tuple[Any, bool]]) -> Conversi
     return made
 
 
-def _dataclass_fields(kind: type) -> dict[str, tuple[Any, bool]]:
+def _dataclass_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     hints, fields = _hints_of(kind), {}
+    for name, hint in hints.items():
+        is_init_var = hint is dataclasses.InitVar or isinstance(hint, dataclasses.InitVar)
+        if is_init_var and kind.__dataclass_fields__[name].default is dataclasses.MISSING:
+            text = "is an InitVar without a default: the reader could not make the value; give it one"
+            raise Misfit(text).below(f".{name}")
     for field in dataclasses.fields(kind):
-        if not field.init:
+        if not field.init and not field.compare:
+            # What takes no part in comparisons, as a cache, is made anew by the class.
             continue
+        if not field.init:
+            raise Misfit(_NOT_INIT).below(f".{field.name}")
         has_default = (
             field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         )
@@ -170,6 +178,10 @@ def _name(hint: Any) -> str:
 _REMEDY = (
     "; make it one of str, int, float, bool, datetime, date, time, Decimal, UUID, an Enum, a dataclass or a "
     "model"
+)
+_NOT_INIT = (
+    "would not come back: it is a field with init=False; make it a property, or, where the class fills it "
+    "itself, field(init=False, compare=False)"
 )
 _STR, _FLOAT, _UNTYPED, _BY_VALUE = Scalar(str), Float(), Untyped(), _ByValue()
 _STRING_KEYS = Object(_STR, _BY_VALUE)

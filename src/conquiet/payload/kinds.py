@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Protocol
+from uuid import UUID
 
 
 class Misfit(Exception):  # noqa: N818 -- never seen outside: it becomes a `PayloadTypeError`
@@ -47,7 +49,10 @@ class Scalar:
         self._kind = kind
 
     def dump(self, value: Any, /) -> Any:
-        return value if type(value) is self._kind else self._checked(value)
+        try:
+            return value if type(value) is self._kind else self._checked(value)
+        except Misfit as misfit:
+            raise Misfit(misfit.problem + remedy_for(value, self._kind)) from None
 
     def load(self, found: Any, /) -> Any:
         return found if type(found) is self._kind else self._checked(found)
@@ -92,7 +97,7 @@ class Text:
     def dump(self, value: Any, /) -> str:
         # A datetime is a date, too, and would come back without its time.
         if not isinstance(value, self._kind) or (self._kind is date and isinstance(value, datetime)):
-            raise Misfit(f"is {shown(value)}, no {self._kind.__name__}")
+            raise Misfit(f"is {shown(value)}, no {self._kind.__name__}{remedy_for(value, self._kind)}")
         text = self._write(value)
         if self._kind is Decimal and not value.is_finite():
             raise Misfit(f"is {value}, which is equal to nothing that could come back: write None")
@@ -115,7 +120,7 @@ class EnumKind:
 
     def dump(self, value: Any, /) -> Any:
         if not isinstance(value, self._kind):
-            raise Misfit(f"is {shown(value)}, no {self._kind.__name__}")
+            raise Misfit(f"is {shown(value)}, no {self._kind.__name__}{remedy_for(value, self._kind)}")
         if type(value.value) not in (str, int, float, bool):
             raise Misfit(f"is {value}, whose value JSON does not have: give the enum strings as values")
         return value.value
@@ -278,6 +283,8 @@ class Fields:
         kind: Any = Mapping if self.is_dict else self.kind
         if not isinstance(value, kind):
             raise Misfit(f"is {shown(value)}, no {self.kind.__name__}")
+        if not self.is_dict and type(value) is not self.kind:
+            raise self._of_subclass(value)
         if self.is_dict and (unknown := value.keys() - {name for name, _, _ in self.fields}):
             raise Misfit(f"has {', '.join(sorted(map(repr, unknown)))}, which {self.kind.__name__} has not")
         written = {}
@@ -312,6 +319,16 @@ class Fields:
             # Its own `__post_init__`.
             raise Misfit(f"was refused by {self.kind.__name__}: {error}") from error
 
+    def _of_subclass(self, value: Any) -> Misfit:
+        name, own = type(value).__name__, self.kind.__name__
+        known = {name for name, _, _ in self.fields}
+        lost = [field.name for field in dataclasses.fields(value) if field.name not in known and field.init]
+        without = f" without {', '.join(lost)}" if lost else ""
+        return Misfit(
+            f"is {shown(value)}, which would come back as a {own}{without}: annotate it as {name}, "
+            f"or send a {own}"
+        )
+
     def _step(self, name: str) -> str:
         return f"[{name!r}]" if self.is_dict else f".{name}"
 
@@ -343,6 +360,24 @@ def each(values: Any, convert: Callable[[Any], Any]) -> list[Any]:
     except Misfit as misfit:
         raise misfit.below(f"[{len(converted)}]") from misfit.__cause__
     return converted
+
+
+def remedy_for(value: Any, kind: Any) -> str:
+    """What makes a value of the kind, or the other way round; for the end of an error, and maybe nothing."""
+    name, is_number = kind.__name__, isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None:
+        return f"; annotate it as {name} | None"
+    if kind is date and isinstance(value, datetime):
+        return "; write value.date()"
+    if kind is Decimal and is_number:
+        return "; write Decimal(str(value))"
+    if kind is str and isinstance(value, UUID | Decimal | int | float):
+        return "; write str(value)"
+    if isinstance(value, str) and hasattr(kind, "fromisoformat"):
+        return f"; write {name}.fromisoformat(value)"
+    if isinstance(value, str) and kind is not bool:
+        return f"; write {name}(value)"
+    return ""
 
 
 def shown(value: Any) -> str:

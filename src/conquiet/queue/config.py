@@ -55,7 +55,9 @@ class QueueConfig:
 def check_config(config: object) -> None:
     """Refuse what is no config, as arguments in the wrong order."""
     if not isinstance(config, QueueConfig):
-        raise TypeError(f"config must be a QueueConfig, got {shown(config)}")
+        is_url = isinstance(config, str) and "://" in config
+        remedy = "from_url(url, config)" if is_url else "QueueConfig(stream, group, consumer)"
+        raise TypeError(f"config must be a QueueConfig, got {shown(config)}; write {remedy}")
 
 
 def unique_consumer_name(prefix: str = "") -> str:

@@ -199,8 +199,8 @@ def check_client(client: object) -> None:
             "client must be a redis.Redis or RedisCluster, not one of redis.asyncio: "
             "for that there are AsyncQueue and AsyncProducer"
         )
-    of_url = "; `open_client(url)` makes one" if isinstance(client, str) else ""
-    raise TypeError(f"client must be a redis.Redis or RedisCluster, got {shown(client)}{of_url}")
+    remedy = "; `open_client(url)` makes one"
+    raise TypeError(f"client must be a redis.Redis or RedisCluster, got {shown(client)}{remedy}")
 
 
 def unparsed_view(client: Client) -> Client:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import logging
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -18,8 +20,10 @@ import redis.utils
 from sqlalchemy import Engine, make_url
 
 from conquiet.consume import DrainLimits, Handler, drain, load_handler
+from conquiet.consume.handler_kinds import PayloadType
 from conquiet.consume.handling import is_async
 from conquiet.db.engine import open_engine
+from conquiet.payload import PayloadCodec
 from conquiet.queue import QueueConfig, RedisStreamsQueue, open_client
 from conquiet.testing.crash_points import CRASHED, ENDED, CrashPoints, Fault, last_point, status_of_child
 
@@ -66,10 +70,37 @@ class CrashEnd:
     problem: str
 
 
+@dataclass(frozen=True, slots=True)
+class TypedPayloads:
+    """What the handler's messages have as their payload; a dict unless a type is given."""
+
+    payload_type: Any = None
+    codec: PayloadCodec | None = None
+
+    @classmethod
+    def of(cls, given: Any) -> TypedPayloads:
+        """A type, or a pair of it and a codec."""
+        made = cls(*given) if isinstance(given, tuple) else cls(given)
+        PayloadType.of(made.payload_type, made.codec)
+        return made
+
+    def pickled(self) -> str:
+        """For another process, in which classes are found by their names."""
+        try:
+            return base64.b64encode(pickle.dumps((self.payload_type, self.codec))).decode()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(f"payload_type cannot be imported by another process: {error}") from error
+
+    @classmethod
+    def unpickled(cls, text: str) -> TypedPayloads:
+        """Of the process that forked this one's."""
+        return cls(*pickle.loads(base64.b64decode(text)))  # noqa: S301 -- from our own parent, by its pipe
+
+
 class CrashProcess:
     """Runs from the start of a `with` block to its end, and imports the handler when it starts."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, payloads: TypedPayloads) -> None:
         module, name = getattr(handler, "__module__", None), getattr(handler, "__qualname__", "<none>")
         if module in (None, "__main__") or "<" in name:
             raise ValueError(
@@ -77,6 +108,7 @@ class CrashProcess:
             )
         self._reference = f"{module}:{name}"
         self._file = getattr(sys.modules.get(str(module)), "__file__", None)
+        self._payloads = payloads.pickled()
 
     def run(self, order: CrashOrder) -> CrashEnd:
         """Have one drain end at its point."""
@@ -92,7 +124,8 @@ class CrashProcess:
             start_new_session=True,
         )
         try:
-            self._ask({"handler": self._reference, "file": self._file, "sys_path": sys.path})
+            start = {"handler": self._reference, "file": self._file, "payloads": self._payloads}
+            self._ask({**start, "sys_path": sys.path})
         except BaseException:
             self._end()
             raise
@@ -137,17 +170,17 @@ def handlers_engine(handler: Handler, url: str) -> Engine | AsyncEngine:
     )
 
 
-def run_to_point(order: CrashOrder, handler: Handler, trace: Path) -> int:
+def run_to_point(order: CrashOrder, handler: Handler, payloads: TypedPayloads, trace: Path) -> int:
     """In the child: drain, and end at the point."""
     engine = handlers_engine(handler, order.database_url)
     with open_client(order.url, client_name=order.stream) as client:
         config = QueueConfig(order.stream, GROUP, _WORKER, block_ms=BLOCK_MS)
-        queue = RedisStreamsQueue(client, config)
+        queue = RedisStreamsQueue(client, config, codec=payloads.codec)
         points = CrashPoints(order.point, order.fault, trace=trace)
         points.watch(engine)
         limits = DrainLimits(max_messages=order.messages, max_failures=None)
         try:
-            drain(queue, handler, engine, limits, inbox=order.has_inbox)
+            drain(queue, handler, engine, limits, inbox=order.has_inbox, payload=payloads.payload_type)
         except BaseException:
             # Of a lost answer anything may come.
             if not points.is_reached:
@@ -171,11 +204,11 @@ def _load(reference: str, file: str | None) -> Handler:
     return load_handler(reference, may_be_async=True)
 
 
-def _visit(order: CrashOrder, handler: Handler) -> CrashEnd:
+def _visit(order: CrashOrder, handler: Handler, payloads: TypedPayloads) -> CrashEnd:
     trace, errors = Path(order.directory, "trace"), Path(order.directory, "errors")
     trace.write_text("")
     errors.write_text("")
-    run = functools.partial(run_to_point, order, handler, trace)
+    run = functools.partial(run_to_point, order, handler, payloads, trace)
     status = status_of_child(run, timeout_s=_TIMEOUT_S, errors=errors)
     return CrashEnd(status=status, point_name=last_point(trace), problem=errors.read_text())
 
@@ -191,9 +224,11 @@ def main() -> None:
     start = json.loads(sys.stdin.readline())
     sys.path[:] = start["sys_path"]
     handler = _load(start["handler"], start["file"])
+    # After the handler, whose module may have been imported from its file.
+    payloads = TypedPayloads.unpickled(start["payloads"])
     print("{}", file=answers, flush=True)
     for line in sys.stdin:
-        end = _visit(CrashOrder(**json.loads(line)), handler)
+        end = _visit(CrashOrder(**json.loads(line)), handler, payloads)
         print(json.dumps(asdict(end)), file=answers, flush=True)
 
 

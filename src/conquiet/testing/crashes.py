@@ -17,7 +17,7 @@ from sqlalchemy import Engine, MetaData
 from conquiet.consume import DrainLimits, Handler, dead_letter_stream, drain, drain_stale
 from conquiet.db.engine import open_engine
 from conquiet.embedded import EmbeddedServer
-from conquiet.payload import Payload
+from conquiet.payload import Sendable
 from conquiet.queue import QueueConfig, RedisStreamsQueue, open_client
 from conquiet.testing.crash_points import CRASHED, ENDED, Fault
 from conquiet.testing.crash_process import (
@@ -26,6 +26,7 @@ from conquiet.testing.crash_process import (
     CrashEnd,
     CrashOrder,
     CrashProcess,
+    TypedPayloads,
     handlers_engine,
 )
 
@@ -43,13 +44,14 @@ _DISCONNECT_S = 60.0
 
 def survives_crashes(
     handler: Handler,
-    payloads: Iterable[Payload],
+    payloads: Iterable[Sendable],
     *,
     tables: Tables,
     inbox: bool = True,
     database_url: str | None = None,
     faults: Sequence[Fault] = ("crash", "lost_answer"),
     max_points: int = 500,
+    payload_type: Any = None,
 ) -> Callable[[Check], Callable[..., None]]:
     """Make a test of a check: a drain of the messages dies after each of its commands in turn.
 
@@ -66,6 +68,8 @@ def survives_crashes(
         faults: "crash" ends the process; "lost_answer" executes the command and raises an error in place of
             its answer, as a connection does that breaks.
         max_points: a handler that needs more commands for these messages is refused.
+        payload_type: what `msg.payload` is to be, as the argument `payload` of `drain`; with a codec of your
+            own a pair, `(Order, Cents())`. Both must be of a module, as the handler.
 
     Raises:
         AssertionError: of the test, with the command after which the process died, and what was wrong then.
@@ -79,12 +83,12 @@ def survives_crashes(
         ...     with engine.connect() as connection:
         ...         assert connection.scalar(text("SELECT count(*) FROM bills")) == 1
     """
-    sent = list(payloads)
+    sent, typed = list(payloads), TypedPayloads.of(payload_type)
 
     def decorate(check: Check) -> Callable[..., None]:
         # Its arguments are a `self` at most: pytest takes no fixtures from them.
         def test(*instance: Any) -> None:
-            scene = _Scene(handler, sent, tables, database_url, has_inbox=inbox)
+            scene = _Scene(handler, sent, typed, tables, database_url, has_inbox=inbox)
             with scene.opened():
                 for fault in faults:
                     _explore(scene, fault, functools.partial(check, *instance), max_points)
@@ -137,7 +141,8 @@ class _Scene:
     def __init__(
         self,
         handler: Handler,
-        payloads: Sequence[Payload],
+        payloads: Sequence[Sendable],
+        typed: TypedPayloads,
         tables: Tables,
         database_url: str | None,
         *,
@@ -145,6 +150,7 @@ class _Scene:
     ) -> None:
         self._handler = handler
         self._payloads = payloads
+        self._typed = typed
         self._tables = tables
         self._given_url = database_url
         self._has_inbox = has_inbox
@@ -164,7 +170,7 @@ class _Scene:
             self._client: Any = resources.enter_context(open_client(self._url, decode_responses=True))
             # A short BLOCK ends at its end, and not some milliseconds later.
             self._client.config_set("hz", 500)
-            self._process = resources.enter_context(CrashProcess(self._handler))
+            self._process = resources.enter_context(CrashProcess(self._handler, self._typed))
             yield
 
     def visit(self, point: int, fault: Fault, check: Check) -> tuple[CrashEnd, Exception | None]:
@@ -221,7 +227,8 @@ class _Scene:
             engine.dispose()
 
     def _queue(self, stream: str, consumer: str) -> RedisStreamsQueue:
-        return RedisStreamsQueue(self._client, QueueConfig(stream, GROUP, consumer, block_ms=BLOCK_MS))
+        config = QueueConfig(stream, GROUP, consumer, block_ms=BLOCK_MS)
+        return RedisStreamsQueue(self._client, config, codec=self._typed.codec)
 
     def _wait_until_gone(self, stream: str) -> None:
         # What the process sent last may still be on its way; the server reads it before it sees the end.
@@ -234,10 +241,11 @@ class _Scene:
     def _recover(self, stream: str, engine: Engine | AsyncEngine) -> None:
         work = (self._queue(stream, "recovery"), self._handler, engine)
         undelivered = self._look(stream).undelivered
-        drain_stale(*work, DrainLimits(on_error="raise"), min_idle_ms=0, inbox=self._has_inbox)
+        how: Any = {"inbox": self._has_inbox, "payload": self._typed.payload_type}
+        drain_stale(*work, DrainLimits(on_error="raise"), min_idle_ms=0, **how)
         if undelivered:
             limits = DrainLimits(max_messages=undelivered, on_error="raise")
-            drain(*work, limits, inbox=self._has_inbox)
+            drain(*work, limits, **how)
         left = self._look(stream)
         if self._expected_letters is None:
             self._expected_letters = left.dead_letters

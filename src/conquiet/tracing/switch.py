@@ -39,6 +39,14 @@ def enable(tracer_provider: TracerProvider | None = None, *, payload_field: str 
 
     Raises:
         SettingsError: OpenTelemetry is not installed.
+
+    Examples:
+        >>> from opentelemetry.sdk.trace import TracerProvider
+        >>> from conquiet import tracing
+        >>> tracing.enable(TracerProvider(), payload_field="trace")
+        >>> tracing.is_enabled()
+        True
+        >>> tracing.disable()
     """
     try:
         from conquiet.tracing.traces import Traces
@@ -51,11 +59,25 @@ def enable(tracer_provider: TracerProvider | None = None, *, payload_field: str 
 
 
 def disable() -> None:
-    """Trace nothing from now on, even if the environment enables it."""
+    """Trace nothing from now on, even if the environment enables it.
+
+    Examples:
+        >>> from conquiet import tracing
+        >>> tracing.disable()
+        >>> tracing.is_enabled()
+        False
+    """
     _switch.traces, _switch.is_decided = None, True
 
 
 def is_enabled() -> bool:
+    """Whether this process traces.
+
+    Examples:
+        >>> from conquiet import tracing
+        >>> tracing.is_enabled()
+        False
+    """
     return active_traces() is not None
 
 
@@ -74,7 +96,13 @@ def active_traces() -> Traces | None:
 
 
 def headers() -> dict[str, str]:
-    """The current context as W3C headers, to be passed on explicitly; empty while tracing is off."""
+    """The current context as W3C headers, to be passed on explicitly; empty while tracing is off.
+
+    Examples:
+        >>> from conquiet import tracing
+        >>> tracing.headers()
+        {}
+    """
     traces = active_traces()
     return {} if traces is None else traces.current_headers()
 

@@ -40,6 +40,10 @@ def arguments_of(options: Mapping[str, Any]) -> list[str]:
     """Options as a command line: `{"to_topic": "t", "sum": ["a", "b"], "count": None}`.
 
     A list gives its option several times, `True` gives it without a value, `None` and `False` leave it out.
+
+    Examples:
+        >>> arguments_of({"to_topic": "totals", "sum": ["cents", "tax"], "dry_run": True, "count": None})
+        ['--to-topic=totals', '--sum=cents', '--sum=tax', '--dry-run']
     """
     arguments: list[str] = []
     for name, value in options.items():

@@ -6,7 +6,14 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process of a job returns."""
+    """What the process of a job returns.
+
+    Examples:
+        >>> ExitCode(2)
+        <ExitCode.ARGUMENTS: 2>
+        >>> [code.name for code in ExitCode if code.is_mistake]
+        ['ARGUMENTS', 'TOPIC', 'DATA']
+    """
 
     DONE = 0
     #: Something that none of the others say.

@@ -39,7 +39,12 @@ def run_job(job: str, arguments: Sequence[str] | None = None) -> int:
 
 
 def report_of_job(job: str, arguments: Sequence[str] | None = None) -> Report:
-    """Do the job, and write and return its report, which says whether it was done."""
+    """Do the job, and write and return its report, which says whether it was done.
+
+    Examples:
+        >>> report = report_of_job("publish", ["--no-such-option"])
+        {"job": "publish", "exit_code": 2, "error": "unrecognized arguments: --no-such-option ..."...}
+    """
     begun_at = time.monotonic()
     plan: JobPlan | None = None
     credentials: Credentials | None = None
