@@ -62,7 +62,7 @@ class TaskDrain(ABC):
         """
         with failing_at_once():
             backlog = self.backlog()
-            ended_tries = self.task_try.others_among(self.known_consumers(backlog))
+            ended_tries = self.ended_tries(backlog)
             begin = Begin(
                 name=self.shown_name,
                 group=self.group,
@@ -91,6 +91,10 @@ class TaskDrain(ABC):
         if report.stopped_by == "stop":
             raise AirflowException(f"stopped before the drain was done: {report.to_json()}")
         return report
+
+    def ended_tries(self, backlog: BacklogStats) -> list[str]:
+        """The consumers of the task's other tries, whose messages this one takes over."""
+        return self.task_try.others_among(self.known_consumers(backlog))
 
     def known_consumers(self, backlog: BacklogStats) -> list[str]:
         """The names under which something may be pending or leased."""
@@ -136,6 +140,10 @@ class StaleDrain(TaskDrain):
 
     #: `None`: the queue's `claim_idle_ms`.
     min_idle_ms: int | None
+
+    def ended_tries(self, backlog: BacklogStats) -> list[str]:
+        """None: what they left is claimed when it is stale, as that of any consumer."""
+        return []
 
     def drain(self, handler: Handler, engine: Engine, take_over_from: list[str]) -> DrainReport:
         """As `TaskDrain.drain`, but that nothing is taken over before it is stale."""

@@ -15,6 +15,7 @@ from airflow.sdk import DAG
 from sqlalchemy import make_url, text
 
 from airflow_provider_conquiet.links import DocumentationLink, target_of
+from airflow_provider_conquiet.operators.claim_stale import ClaimStaleOperator
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
 from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
@@ -88,6 +89,22 @@ def test_the_log_says_what_was_taken_over_from_which_try(orders, stream, context
 
     assert "taking over from try 1: 2 messages that it left pending" in lines()
     assert notes() == ["0", "1", "2"]
+
+
+def test_a_claim_of_what_is_stale_takes_nothing_over_and_does_not_say_so(orders, stream, context, lines):
+    orders.enqueue({"number": 1})
+    first = drain_of(stream, handler=handlers.record_even)
+    first.execute(context(first))
+    with DAG("claim_test", schedule=None):
+        claim = ClaimStaleOperator(
+            task_id="drain", stream=stream, group="billing", handler=handlers.record, min_idle_ms=3_600_000
+        )
+
+    report = claim.execute(context(claim, try_number=2))
+
+    assert report["handled"] == 0
+    assert any("1 messages are pending at consumer 'airflow:dag:drain:run:-1:1'" in line for line in lines())
+    assert not any("taking over" in line for line in lines())
 
 
 def test_the_log_shows_progress_while_the_drain_goes_on(orders, stream, context, lines):

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import redis
-from airflow.exceptions import AirflowRescheduleException
+from airflow.exceptions import AirflowFailException, AirflowRescheduleException
 from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk import DAG, PokeReturnValue
 from sqlalchemy import Engine, select, text
@@ -269,6 +269,32 @@ def test_the_message_sensor_begins_where_a_group_stands(orders: RedisStreamsQueu
     new = orders.enqueue({"state": "ready"})
 
     assert value_of(sensor.poke(context()))["id"] == new
+
+
+def test_a_message_that_its_group_reads_between_two_pokes_is_found_without_a_store_of_states(
+    orders: RedisStreamsQueue, stream: str
+):
+    orders.enqueue({"state": "open"})
+    orders.read(1, count=1)
+    sensor = MessageSensor(task_id="wait", stream=stream, equals={"state": "ready"}, group="billing")
+    assert not sensor.poke(context())
+
+    new = orders.enqueue({"state": "ready"})
+    orders.read(1, count=1)
+
+    assert value_of(sensor.poke(context()))["id"] == new
+
+
+def test_without_a_store_of_states_a_rescheduled_sensor_refuses_a_group(stream: str):
+    arguments: dict[str, Any] = {"stream": stream, "equals": {"state": "ready"}, "group": "billing"}
+    sensor = MessageSensor(task_id="wait", mode="reschedule", **arguments)
+
+    with pytest.raises(AirflowFailException, match="deferrable=True"):
+        sensor.execute(context())
+    with pytest.raises(AirflowRescheduleException):
+        sensor.execute(context(store=StateStore()))
+    with pytest.raises(TaskDeferred):
+        MessageSensor(task_id="wait", mode="reschedule", deferrable=True, **arguments).execute(context())
 
 
 def drain_sensor(stream: str, count: int, **more: Any) -> DrainSensor:

@@ -13,6 +13,7 @@ import redis
 from airflow.sdk import Asset, AssetWatcher
 
 from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
+from airflow_provider_conquiet.triggers.match import MatchTrigger
 from conquiet import EmbeddedServer, RedisStreamsQueue
 from conquiet.mq import Producer, Topics
 from tests.eventually import HANG_S, eventually
@@ -41,7 +42,7 @@ def rings(trigger: BacklogTrigger, count: int) -> list[dict]:
 class Ringing:
     """A trigger that runs beside the test, as in a triggerer."""
 
-    def __init__(self, trigger: BacklogTrigger) -> None:
+    def __init__(self, trigger: BacklogTrigger | MatchTrigger) -> None:
         self._trigger = trigger
         self.events: list[dict] = []
 
@@ -51,7 +52,7 @@ class Ringing:
 
 
 @asynccontextmanager
-async def running(trigger: BacklogTrigger) -> AsyncIterator[Ringing]:
+async def running(trigger: BacklogTrigger | MatchTrigger) -> AsyncIterator[Ringing]:
     """The trigger, until the end of the block."""
     ringing = Ringing(trigger)
     task = asyncio.create_task(ringing.run())
@@ -281,10 +282,24 @@ def test_a_watcher_without_its_connection_waits_for_it_and_says_so(
     assert [event["lag"] for event in asyncio.run(scenario())] == [1]
 
 
-def test_a_trigger_that_is_cancelled_at_any_moment_ends(client: redis.Redis, stream: str):
+def match_trigger(stream: str, **arguments: Any) -> MatchTrigger:
+    """What a deferred `MessageSensor` waits with."""
+    names: dict[str, Any] = {"is_topic": False, "redis_streams_conn_id": "redis_streams_default"}
+    return MatchTrigger(after={stream: "0-0"}, equals={"number": 1}, **names | arguments)
+
+
+def backlog_trigger(stream: str, **arguments: Any) -> BacklogTrigger:
+    """A doorbell of the stream."""
+    return BacklogTrigger(stream=stream, group="billing", **arguments)
+
+
+both_triggers = pytest.mark.parametrize("make", [backlog_trigger, match_trigger])
+
+
+@both_triggers
+def test_a_trigger_that_is_cancelled_at_any_moment_ends(client: redis.Redis, stream: str, make):
     async def cancel_after(steps: int) -> bool:
-        trigger = BacklogTrigger(stream=stream, group="billing", poll_interval_s=0.0001)
-        task = asyncio.create_task(Ringing(trigger).run())
+        task = asyncio.create_task(Ringing(make(stream, poll_interval_s=0.0001)).run())
         for _ in range(steps):
             await asyncio.sleep(0)
         task.cancel()

@@ -26,7 +26,8 @@ class MessageSensor(BaseSensorOperator):
     """Succeeds with the id of the first message that matches; reads the stream without a group.
 
     It sees every entry that is still in the stream, consumed or not, and each of them once per try: where
-    it stopped is kept over reschedules (Airflow 3.3 and later; before, it reads from `start_id` again).
+    it stopped is kept between pokes, and over reschedules from Airflow 3.3 on; before, a rescheduled one
+    reads from its start again.
 
     Args:
         stream, topic: one of the two; of a topic all partitions are read, and the payload is matched.
@@ -35,7 +36,8 @@ class MessageSensor(BaseSensorOperator):
         start_id: the entry id after which it reads; a time in milliseconds is one too, and "0-0" the
             beginning. Without it, the begin of the run's data interval, or of a run without one the time
             at which it was to start.
-        group: begin where this consumer group stands, instead: after the last message delivered to it.
+        group: begin where this consumer group stands, instead: after the last message delivered to it. Before
+            Airflow 3.3 not with `mode="reschedule"`, which would begin there again each time.
         deferrable: search from the triggerer, every `poke_interval`, without a worker slot; `match` is an
             import string then.
 
@@ -55,6 +57,9 @@ class MessageSensor(BaseSensorOperator):
     )
     ui_color = "#e3ecf5"
     operator_extra_links = (DocumentationLink(),)
+
+    #: Where the last poke stopped, and of which try: for Airflow without a store of a task's state.
+    _last_poke: Mapping[str, Any] | None = None
 
     def __init__(
         self,
@@ -93,16 +98,20 @@ class MessageSensor(BaseSensorOperator):
         search, found = self._search(context)
         store: Any = context.get("task_state_store")
         if found is not None:
+            self._last_poke = None
             if store is not None:
                 store.delete(_STATE)
             return PokeReturnValue(True, self._report(*found))
+        self._last_poke = {"try": TaskTry.of_context(context).try_number, "after": search.after}
         if store is not None:
-            store.set(_STATE, {"try": TaskTry.of_context(context).try_number, "after": search.after})
+            store.set(_STATE, self._last_poke)
         return PokeReturnValue(False)
 
     def execute(self, context: Context) -> Any:
         """Poke until a message matches; with `deferrable`, once here and then from the triggerer."""
         if not self.deferrable:
+            with failing_at_once():
+                self._check_place_is_kept(context)
             return super().execute(context)
         search, found = self._search(context)
         if found is not None:
@@ -129,7 +138,7 @@ class MessageSensor(BaseSensorOperator):
     def _search(self, context: Context) -> tuple[MessageSearch, tuple[str, str] | None]:
         """Search what was not read before, by this try of the task."""
         store: Any = context.get("task_state_store")
-        kept: Any = None if store is None else store.get(_STATE)
+        kept: Any = self._last_poke if store is None else store.get(_STATE)
         # Another try may have another function to match with: it reads from the beginning.
         is_of_this_try = isinstance(kept, dict) and kept.get("try") == TaskTry.of_context(context).try_number
         with RedisStreamsHook(self.redis_streams_conn_id) as hook:
@@ -147,6 +156,14 @@ class MessageSensor(BaseSensorOperator):
             with failing_at_once():
                 search.load()
             return search, search.find(client)
+
+    def _check_place_is_kept(self, context: Context) -> None:
+        # The group's place would be read anew each time: after what it has read since, matches among it.
+        if self.group is not None and self.reschedule and context.get("task_state_store") is None:
+            raise ValueError(
+                f"task {self.task_id!r} has group={self.group!r} and mode='reschedule': before Airflow 3.3 that "
+                "misses what the group reads between two pokes; give deferrable=True, or a start_id"
+            )
 
     def _first_after(self, context: Context, hook: RedisStreamsHook, stream: str) -> str:
         if self.start_id is not None:

@@ -114,10 +114,6 @@ class BacklogTrigger(BaseEventTrigger):
                 except QueueError as error:
                     retry_s = min(2 * retry_s or 1.0, LONGEST_RETRY_S)
                     log.warning("%s; trying again in %.0f s", error, retry_s)
-                # redis-py waits with asyncio.wait_for, which before Python 3.12 may swallow a cancellation.
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise asyncio.CancelledError
                 if retry_s:
                     await asyncio.sleep(retry_s)
                     continue

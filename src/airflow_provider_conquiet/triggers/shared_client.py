@@ -48,8 +48,14 @@ class SharedClient:
 
     async def call(self, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
         """What `ask` gets from the server, when it is this trigger's turn."""
-        async with self._turns:
-            return await ask(self._client)
+        try:
+            async with self._turns:
+                return await ask(self._client)
+        finally:
+            # redis-py waits with asyncio.wait_for, which before Python 3.12 may swallow a cancellation.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError
 
     async def release(self) -> None:
         """Close the client if no other trigger uses it."""
