@@ -9,6 +9,7 @@ from benchmarks.measurement import Measurement
 #: A part is a module with a list `MEASUREMENTS`; loaded when it runs, since a part may need an extra.
 PARTS = {
     "core": "benchmarks.core",
+    "memory": "benchmarks.memory",
     "mq": "benchmarks.mq",
     "tasks": "benchmarks.tasks",
     "beat": "benchmarks.beat",

@@ -51,12 +51,28 @@ def drain_with_inbox(work: Workload) -> None:
 
 
 _on_sqlite = partial(Comparison, prepare=orders_to_insert, raw=raw_loops.one_by_one, messages=200)
-_on_postgres = partial(_on_sqlite, prepare=partial(orders_to_insert, database="postgres"), messages=100)
+
+
+def _runs_on(name: str, database: str) -> list[Measurement]:
+    """`run` there, without and with an inbox, next to the loop that has none."""
+    comparison = partial(
+        Comparison,
+        prepare=partial(orders_to_insert, database=database),
+        raw=raw_loops.one_by_one,
+        messages=100,
+        bar=1.0,
+        rounds=31,
+    )
+    return [
+        comparison(name=f"{name}: run / raw loop", ours=run_until_done),
+        comparison(name=f"{name}: run with inbox / raw loop", ours=run_with_inbox),
+    ]
+
 
 MEASUREMENTS: list[Measurement] = [
     _on_sqlite(name="run / raw loop", ours=run_until_done, bar=1.0, messages=100, rounds=75),
     _on_sqlite(name="drain / raw loop", ours=drain_all, bar=2.0, messages=500),
-    _on_sqlite(name="run with inbox / raw loop", ours=run_with_inbox),
+    _on_sqlite(name="run with inbox / raw loop", ours=run_with_inbox, bar=1.0, messages=100, rounds=75),
     _on_sqlite(name="drain with inbox / raw loop", ours=drain_with_inbox),
     Comparison(
         name="run / raw loop, ack and next read share a round trip",
@@ -72,6 +88,6 @@ MEASUREMENTS: list[Measurement] = [
         ours=drain_doing_nothing,
         messages=3_000,
     ),
-    _on_postgres(name="PostgreSQL: run / raw loop", ours=run_until_done),
-    _on_postgres(name="PostgreSQL: drain / raw loop", ours=drain_all),
+    *_runs_on("PostgreSQL", "postgres"),
+    *_runs_on("MariaDB", "mariadb"),
 ]

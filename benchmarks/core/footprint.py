@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from benchmarks.bench import Bench
 from benchmarks.core import memory
@@ -39,6 +40,23 @@ def import_all_ms(_bench: Bench) -> float:
     return _lifetime_ms("from conquiet import *") - _lifetime_ms("pass")
 
 
+def import_producer_ms(_bench: Bench) -> float:
+    """How much longer an interpreter lives that imports what a producer needs."""
+    return _lifetime_ms("from conquiet import QueueConfig, RedisStreamsQueue") - _lifetime_ms("pass")
+
+
+def import_redis_ms(_bench: Bench) -> float:
+    """The same for redis-py alone, whose packages for tracing it imports if they are installed."""
+    return _lifetime_ms("import redis") - _lifetime_ms("pass")
+
+
+def version_ms(_bench: Bench) -> float:
+    """How long `conquiet --version` takes, with its interpreter."""
+    started = time.perf_counter()
+    _run(str(Path(sys.executable).with_name("conquiet")), "--version")
+    return (time.perf_counter() - started) * 1000
+
+
 def unwanted_modules(_bench: Bench) -> float:
     """How many modules `import conquiet` loads that most of its users do not need."""
     loaded = _python("-c", f"import sys, conquiet; print(sum(name in sys.modules for name in {_UNWANTED}))")
@@ -52,11 +70,13 @@ def _lifetime_ms(statement: str) -> float:
 
 
 def _python(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-    )
+    return _run(sys.executable, *arguments)
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if done.returncode:
-        raise BenchmarkError(f"python {' '.join(arguments)} failed: {done.stderr}")
+        raise BenchmarkError(f"{' '.join(command)} failed: {done.stderr}")
     return done.stdout
 
 
@@ -69,5 +89,14 @@ MEASUREMENTS: list[Measurement] = [
         take=unwanted_modules,
         bar=0,
     ),
+    Figure(
+        name="from conquiet import QueueConfig, RedisStreamsQueue",
+        unit="ms",
+        take=import_producer_ms,
+        bar=60,
+        rounds=15,
+    ),
+    Figure(name="import redis, for reference", unit="ms", take=import_redis_ms, rounds=15),
+    Figure(name="conquiet --version", unit="ms", take=version_ms, bar=150, rounds=15),
     Figure(name="from conquiet import *", unit="ms", take=import_all_ms, rounds=5),
 ]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from prometheus_client import CollectorRegistry
+from sqlalchemy import Connection, delete
 
 from benchmarks.bench import Bench
-from benchmarks.databases import INSERT_ORDER
-from benchmarks.measurement import Figure, Measurement
+from benchmarks.databases import INSERT_ORDER, ORDERS
+from benchmarks.errors import BenchmarkError
+from benchmarks.measurement import Comparison, Figure, Measurement
 from benchmarks.workload import orders
 from conquiet import DbSession
 from conquiet.payload import decode_payload, encode_payload
@@ -24,24 +28,37 @@ _DATA = encode_payload(_PAYLOAD)
 _ROW = {"entry_id": "1700000000000-0", "number": 1}
 
 
-def db_session_us(bench: Bench) -> float:
-    with bench.database("sqlite").ours.connect() as connection:
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """One for each side, kept over all transactions."""
 
-        def insert_in_session() -> None:
-            with DbSession(connection) as session:
-                session.execute(INSERT_ORDER, _ROW)
-
-        return _per_call_us(insert_in_session)
+    ours: Connection
+    raw: Connection
+    messages: int
 
 
-def core_transaction_us(bench: Bench) -> float:
-    with bench.database("sqlite").raw.connect() as connection:
+@contextmanager
+def connections(bench: Bench, messages: int) -> Iterator[Connections]:
+    """Opened, on SQLite; the rows are gone at the end."""
+    database = bench.database("sqlite")
+    with database.ours.connect() as ours, database.raw.connect() as raw:
+        yield Connections(ours, raw, messages)
+        with raw.begin():
+            rows = raw.execute(delete(ORDERS)).rowcount
+    if rows != messages:
+        raise BenchmarkError(f"{rows} rows instead of {messages}")
 
-        def insert_in_transaction() -> None:
-            with connection.begin():
-                connection.execute(INSERT_ORDER, _ROW)
 
-        return _per_call_us(insert_in_transaction)
+def insert_in_sessions(work: Connections) -> None:
+    for _ in range(work.messages):
+        with DbSession(work.ours) as session:
+            session.execute(INSERT_ORDER, _ROW)
+
+
+def insert_in_transactions(work: Connections) -> None:
+    for _ in range(work.messages):
+        with work.raw.begin():
+            work.raw.execute(INSERT_ORDER, _ROW)
 
 
 def metrics_us(_bench: Bench) -> float:
@@ -68,12 +85,20 @@ def _per_call_us(call: Callable[[], object]) -> float:
 _piece = partial(Figure, unit="µs", rounds=5)
 
 MEASUREMENTS: list[Measurement] = [
+    Comparison(
+        name="DbSession / connection.begin(), each with one insert",
+        prepare=connections,
+        raw=insert_in_transactions,
+        ours=insert_in_sessions,
+        messages=300,
+        # At most 1.2 times its time.
+        bar=round(1 / 1.2, 3),
+        rounds=75,
+    ),
     _piece(name="encode_payload", take=_of(partial(encode_payload, _PAYLOAD))),
     _piece(name="json.dumps, for reference", take=_of(partial(json.dumps, _PAYLOAD))),
     _piece(name="decode_payload", take=_of(partial(decode_payload, _DATA))),
     _piece(name="json.loads, for reference", take=_of(partial(json.loads, _DATA))),
-    _piece(name="DbSession with one insert, connection kept", take=db_session_us),
-    _piece(name="connection.begin() with one insert, for reference", take=core_transaction_us),
     _piece(name="metrics of one read and one ack", take=metrics_us),
     _piece(name="the look whether tracing is on, off", take=_of(active_traces)),
 ]

@@ -70,7 +70,7 @@ MEASUREMENTS: list[Measurement] = [
         raw=raw_batches,
         ours=work_doing_nothing,
         messages=3_000,
-        bar=0.3,
+        bar=0.6,
         rounds=31,
     ),
     Comparison(
@@ -87,5 +87,6 @@ MEASUREMENTS: list[Measurement] = [
         raw=raw_batches_with_commits,
         ours=work_with_commits,
         messages=500,
+        bar=0.8,
     ),
 ]

@@ -19,7 +19,7 @@ MEASUREMENTS: list[Measurement] = [
         raw=xadd_in_pipelines,
         ours=send_all,
         messages=PIPELINE_SIZE,
-        bar=0.6,
+        bar=0.85,
         rounds=51,
     ),
 ]

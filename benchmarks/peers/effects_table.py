@@ -11,6 +11,9 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from benchmarks.databases import database_url
+from benchmarks.errors import BenchmarkError
+
+_DURABLE = ("fsync", "synchronous_commit")
 
 
 class EffectsTable:
@@ -21,6 +24,13 @@ class EffectsTable:
         with engine.begin() as connection:
             if engine.dialect.name == "sqlite":
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+            else:
+                # Without them a commit is none.
+                settings = [connection.scalar(text(f"SHOW {name}")) for name in _DURABLE]
+                if settings != ["on", "on"]:
+                    raise BenchmarkError(
+                        f"{', '.join(_DURABLE)} of PostgreSQL: {', '.join(map(str, settings))}"
+                    )
             connection.execute(text("CREATE TABLE effects (number INTEGER)"))
 
     @property

@@ -31,7 +31,30 @@ WORK = {"no-op": None, "SQLite commit": "sqlite", "PostgreSQL commit": "postgres
 
 
 #: How long a measurement lasts at least, about, and the most tasks of one.
-_SECONDS, _MOST = 2.0, 60_000
+_SECONDS, _MOST = 2.0, 400_000
+
+_EACH, _BATCHES = "conquiet drain, Inbox", "conquiet drain, Inbox, a transaction per 100"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """How many times as fast one of ours must be as the fastest of these, at what `heading` says."""
+
+    ours: str
+    #: Of the queues inside PostgreSQL one, by its name; `None` is the fastest of those on Redis.
+    against: str | None
+    heading: str
+    least: float
+
+
+_BARS = (
+    Bar(_EACH, "pgmq, a transaction each", "PostgreSQL commit", 1.5),
+    Bar(_BATCHES, "pgmq, a transaction per 100", "PostgreSQL commit", 2.0),
+    # As the others, which have none, without an inbox.
+    Bar("conquiet drain", None, "PostgreSQL commit", 2.0),
+    Bar("conquiet drain", None, "SQLite commit", 5.0),
+    Bar("conquiet drain", None, "no-op", 10.0),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +96,36 @@ def main() -> int:
         "versions": _versions(programs),
         "systems": results,
     }
-    _RESULTS.write_text(json.dumps(run, indent=2) + "\n")
+    verdicts = _verdicts(results)
+    _RESULTS.write_text(json.dumps(run | {"ratios": verdicts}, indent=2) + "\n")
+    for verdict, is_met in verdicts.items():
+        console.print(f"{'met   ' if is_met else 'MISSED'} {verdict}")
     if not options.only:
         draw(run, _PICTURE)
-    return 0
+    return 0 if all(verdicts.values()) else 1
+
+
+def _verdicts(results: dict[str, Any]) -> dict[str, bool]:
+    """Each bar with its ratio, and whether it is met; those of systems that did not run are left out."""
+    peers = [one.name for one in SYSTEMS if not one.is_in_postgres and not one.name.startswith("conquiet")]
+    verdicts = {}
+    for bar in _BARS:
+        others = [bar.against] if bar.against is not None else peers
+        rates = {name: results[name][bar.heading] for name in others if bar.heading in results.get(name, {})}
+        ours = results.get(bar.ours, {}).get(bar.heading)
+        if rates and ours is not None:
+            name = max(rates, key=lambda name: rates[name])
+            ratio = ours / rates[name]
+            text = f"{bar.heading}: {bar.ours} / {name}: {ratio:.2f}, at least {bar.least:g}"
+            verdicts[text] = ratio >= bar.least
+    return verdicts
 
 
 def _speeds(runs: Runs, system: System) -> dict[str, Any]:
     """The better of one worker and of two cores, for each kind of work that makes sense."""
     found: dict[str, Any] = {}
     for heading, commits in WORK.items():
-        if system.is_in_postgres and commits == "sqlite":
+        if (system.is_in_postgres and commits == "sqlite") or (system.needs_database and commits is None):
             continue
         rates = []
         for is_best in runs.set_ups:

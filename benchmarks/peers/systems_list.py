@@ -28,6 +28,8 @@ class System:
     kind: tuple[str, ...] = ()
     #: Whether its queue is in PostgreSQL.
     is_in_postgres: bool = False
+    #: Whether there is nothing of it without a database: its inbox, its transaction.
+    needs_database: bool = False
     #: Whether a row and the end of its message are one transaction: a kill cannot part them.
     is_atomic: bool = False
 
@@ -56,13 +58,16 @@ SYSTEMS = [
             worker=("python", "-m", f"{_HERE}.conquiet_app", kind, "work"),
             kind=(kind,),
             is_timed=False,
-            is_atomic=kind != "plain",
+            needs_database=has_inbox,
+            is_atomic=has_inbox,
         )
-        for kind, name in (
-            ("mq", "conquiet MQ, Inbox"),
-            ("drain", "conquiet drain, Inbox"),
-            ("plain", "conquiet drain"),
-            ("batches", "conquiet drain, Inbox, a transaction per 100"),
+        for kind, name, has_inbox in (
+            ("mq", "conquiet MQ, Inbox", True),
+            ("mq-plain", "conquiet MQ", False),
+            ("drain", "conquiet drain, Inbox", True),
+            ("plain", "conquiet drain", False),
+            ("batches-100", "conquiet drain, Inbox, a transaction per 100", True),
+            ("batches-500", "conquiet drain, Inbox, a transaction per 500", True),
         )
     ),
     System(
@@ -77,6 +82,7 @@ SYSTEMS = [
         worker=_TASKS_WORKER,
         environment={"PEERS_SESSION": "1"},
         is_timed=False,
+        needs_database=True,
         is_atomic=True,
     ),
     _celery("Celery"),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager, suppress
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import event, insert, select, text
 
-from conquiet import DbSession, DrainError, DrainLimits, Inbox, batch_handler, drain
+from conquiet import DbSession, DrainError, DrainLimits, Inbox, QueueMessage, batch_handler, drain
+from conquiet.errors import InboxRowLockedError
 from tests.conftest import effects
 from tests.eventually import HANG_S
 from tests.with_databases.conftest import only_on
 from tests.with_databases.consuming import pending, redeliver
+from tests.with_databases.servers import is_mariadb
 
 
 def write_all(messages, session) -> None:
@@ -21,6 +24,15 @@ def write_all(messages, session) -> None:
 def effect_ids(db) -> list[str]:
     with db.connect() as connection:
         return list(connection.scalars(select(effects.c.entry_id)))
+
+
+@contextmanager
+def row_locked(db, msg):
+    """Within the block another transaction has the inbox row of this message; it is rolled back."""
+    with suppress(ZeroDivisionError), DbSession(db) as session:
+        assert Inbox().record(session, msg)
+        yield
+        raise ZeroDivisionError
 
 
 LIMITS = DrainLimits(batch_size=500, idle_ms=50)
@@ -115,3 +127,50 @@ def test_messages_handled_at_once_have_their_effects_once(valkey_queue, db, inbo
 
     assert (report.handled, pending(valkey_queue)) == (200, 0)
     assert sorted(effect_ids(db)) == sorted(ids)
+
+
+@only_on("postgres")
+def test_the_inbox_rows_of_a_batch_and_their_lock_timeout_are_one_statement_on_postgresql(db):
+    inbox, statements = Inbox(lock_timeout_s=1), []
+    inbox.create_table(db)
+    event.listen(db, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    messages = [QueueMessage("orders", "billing", f"1-{number}", {}) for number in range(3)]
+
+    with DbSession(db) as session:
+        _, known = inbox.record_batch(session, messages)
+
+    assert known == set()
+    assert len(statements) == 1
+
+
+@only_on("postgres", "mariadb")
+def test_the_lock_timeout_of_a_batch_is_that_of_its_inbox_rows_alone(db, open_db):
+    inbox, within = Inbox(lock_timeout_s=1), []
+    inbox.create_table(db)
+    messages = [QueueMessage("orders", "billing", f"1-{number}", {}) for number in range(3)]
+    setting = text("SELECT @@innodb_lock_wait_timeout" if is_mariadb(db) else "SHOW lock_timeout")
+    with db.connect() as connection:
+        before = connection.scalar(setting)
+
+    with row_locked(open_db(), messages[1]), pytest.raises(InboxRowLockedError), DbSession(db) as session:
+        inbox.record_batch(session, messages)
+    # Of the second time every row is there already: nothing is inserted.
+    for _ in range(2):
+        with DbSession(db) as session:
+            inbox.record_batch(session, messages)
+            within.append(session.scalar(setting))
+
+    assert within == [before, before]
+
+
+@only_on("postgres")
+def test_a_shorter_lock_timeout_of_the_session_holds_for_a_batch(db, open_db):
+    inbox = Inbox(lock_timeout_s=3_600)
+    inbox.create_table(db)
+    messages = [QueueMessage("orders", "billing", f"1-{number}", {}) for number in range(3)]
+
+    with row_locked(open_db(), messages[1]), db.connect() as connection:
+        connection.execute(text("SET lock_timeout = '100ms'"))
+        connection.commit()
+        with pytest.raises(InboxRowLockedError), DbSession(connection) as session:
+            inbox.record_batch(session, messages)

@@ -14,7 +14,7 @@ from benchmarks.peers.systems import effects
 
 async def book(_ctx: dict[str, Any], number: int) -> None:
     """One task."""
-    effects.do(number)
+    await effects.do_on_loop(number)
 
 
 class WorkerSettings:

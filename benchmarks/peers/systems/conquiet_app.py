@@ -1,4 +1,7 @@
-"""conquiet without tasks: `KIND N` sends, `KIND work` consumes; a kind is mq, drain, plain or batches."""
+"""conquiet without tasks: `KIND N` sends, `KIND work` consumes.
+
+A kind is drain, mq or batches-100, each with an inbox, or plain and mq-plain, without.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, text
@@ -26,7 +30,8 @@ from conquiet.mq import ConsumerConfig, PartitionConsumer, Producer, Topics
 from conquiet.queue import open_client
 
 _INSERT = text("INSERT INTO effects VALUES (:number)")
-_BATCH_SIZE = 100
+#: Of a drain whose transactions are of one message each: how many it reads at once.
+_READ_SIZE = 100
 #: On two cores and in PostgreSQL, whose commits wait for its disk: so many messages at once in each process.
 _CONCURRENCY = 4 if os.environ.get("PEERS_BEST") and effects.DATABASE_URL.startswith("postgres") else 1
 
@@ -50,13 +55,6 @@ def book_all(messages: list[QueueMessage], session: DbSession) -> None:
         effects.done()
 
 
-@batch_handler
-def count_all(messages: list[QueueMessage], _session: DbSession) -> None:
-    """A batch without a database."""
-    for _ in messages:
-        effects.done()
-
-
 def count(_message: Any, _session: DbSession | None = None) -> None:
     """One message without a database."""
     effects.done()
@@ -72,12 +70,13 @@ def engine() -> Engine:
     return made
 
 
-def consume() -> None:
+def consume(kind: str) -> None:
     """Consume a topic until SIGTERM."""
     topic = Topics(open_client(effects.REDIS_URL)).create("peers", partitions=4)
-    config = ConsumerConfig()
+    config = ConsumerConfig(concurrency=_CONCURRENCY, order_by=False if _CONCURRENCY > 1 else None)
     if effects.DATABASE_URL:
-        consumer = PartitionConsumer(topic, "billing", book, engine(), inbox=Inbox(), config=config)
+        inbox = Inbox() if kind == "mq" else None
+        consumer = PartitionConsumer(topic, "billing", book, engine(), inbox=inbox, config=config)
     else:
         consumer = PartitionConsumer(topic, "billing", count, config=config)
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
@@ -91,22 +90,18 @@ def _queue() -> RedisStreamsQueue:
 
 def drain_for_ever(kind: str) -> None:
     """Drain the stream again and again, as a task that is scheduled would."""
-    book_or_count: Any = book if effects.DATABASE_URL else count
-    if kind == "batches":
-        book_or_count = book_all if effects.DATABASE_URL else count_all
     inbox = Inbox() if effects.DATABASE_URL and kind != "plain" else None
-    limits = DrainLimits(
-        max_messages=None,
-        idle_ms=500,
-        batch_size=_BATCH_SIZE,
-        concurrency=_CONCURRENCY if kind != "batches" else 1,
-        order_by=False,
-    )
+    limits = DrainLimits(max_messages=None, idle_ms=500, batch_size=_READ_SIZE)
+    handler: Any = book if effects.DATABASE_URL else count
+    if kind.startswith("batches"):
+        handler, limits = book_all, replace(limits, batch_size=int(kind.removeprefix("batches-")))
+    elif _CONCURRENCY > 1:
+        limits = replace(limits, concurrency=_CONCURRENCY, order_by=False)
     database = engine()
     with _queue() as queue:
         while True:
             try:
-                drain(queue, book_or_count, database, limits, inbox=inbox)
+                drain(queue, handler, database, limits, inbox=inbox)
             except ConsumerBusyError:
                 # The one that was killed counts as alive until its heartbeat is old.
                 time.sleep(0.2)
@@ -114,11 +109,11 @@ def drain_for_ever(kind: str) -> None:
 
 if __name__ == "__main__":
     kind, what = sys.argv[1:]
-    if what == "work" and kind == "mq":
-        consume()
+    if what == "work" and kind.startswith("mq"):
+        consume(kind)
     elif what == "work":
         drain_for_ever(kind)
-    elif kind == "mq":
+    elif kind.startswith("mq"):
         client = open_client(effects.REDIS_URL)
         Topics(client).create("peers", partitions=4)
         Producer(client).send_many("peers", [{"number": number} for number in range(int(what))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import struct
@@ -61,6 +62,14 @@ def do(number: int) -> None:
         connection.commit()
     work()
     done()
+
+
+async def do_on_loop(number: int) -> None:
+    """As `do`, of a coroutine: one that waits for PostgreSQL must not hold up the others of its loop."""
+    if DATABASE_URL.startswith("postgres"):
+        await asyncio.to_thread(do, number)
+    else:
+        do(number)
 
 
 def _connection() -> tuple[Any, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 from faststream import FastStream
@@ -14,10 +15,15 @@ broker = RedisBroker(effects.REDIS_URL)
 app = FastStream(broker)
 
 
-@broker.subscriber(stream=StreamSub("peers", group="billing", consumer="worker", last_id="0"))
+_consumer = f"worker-{os.environ.get('PEERS_WORKER', '0')}"
+#: On two cores, as PostgreSQL's commits wait for its disk: so many at once in each process.
+_options = {"max_workers": 8} if os.environ.get("PEERS_BEST") and "postgres" in effects.DATABASE_URL else {}
+
+
+@broker.subscriber(stream=StreamSub("peers", group="billing", consumer=_consumer, last_id="0"), **_options)
 async def book(number: int) -> None:
     """One task."""
-    effects.do(number)
+    await effects.do_on_loop(number)
 
 
 async def enqueue(total: int) -> None:

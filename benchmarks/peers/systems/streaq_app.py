@@ -16,7 +16,7 @@ worker = Worker(redis_url=effects.REDIS_URL, **_options)
 @worker.task
 async def book(number: int) -> None:
     """One task."""
-    effects.do(number)
+    await effects.do_on_loop(number)
 
 
 async def enqueue(total: int) -> None:

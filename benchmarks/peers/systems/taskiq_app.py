@@ -17,7 +17,7 @@ if effects.HAS_RESULTS:
 @broker.task(task_name="book")
 async def book(number: int) -> None:
     """One task."""
-    effects.do(number)
+    await effects.do_on_loop(number)
 
 
 async def enqueue(total: int) -> None:

@@ -164,8 +164,7 @@ class Inbox:
             for key, msg in sorted(messages_by_key.items())
         ]
         try:
-            with lock_timeout(session, self.lock_timeout_s):
-                inserted = insert_new(session, self._table, rows)
+            inserted = insert_new(session, self._table, rows, self.lock_timeout_s)
         except DBAPIError as error:
             if is_lock_timeout(error):
                 text = f"the inbox row of an entry of stream {messages[0].stream!r} is locked"

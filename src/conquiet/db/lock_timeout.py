@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import (
+    CTE,
+    Function,
     Insert,
     Table,
     Text,
@@ -70,12 +72,22 @@ def insert_within(table: Table) -> Insert:
     One statement, so that it costs no round trip. As above, a shorter timeout of the session stays, and later
     statements have its own again.
     """
-    before, given = func.current_setting("lock_timeout"), bindparam("lock_timeout", type_=Text)
-    is_shorter = cast(before, INTERVAL).between(text("interval '1 ms'"), cast(given, INTERVAL))
-    shortened = func.set_config("lock_timeout", case((is_shorter, before), else_=given), true())
-    # Its row comes before the insert, what is returned after it.
-    own = select(before.label("before"), shortened.label("shortened")).cte("own")
+    own = shortened()
     row = select(*(bindparam(column.name, type_=column.type) for column in table.c)).select_from(own)
-    restored = func.set_config("lock_timeout", select(own.c.before).scalar_subquery(), true())
+    # It comes after the insert.
+    restored = restored_from(own)
     names = [column.name for column in table.c]
     return insert(table).from_select(names, row).add_cte(own).returning(restored)
+
+
+def shortened() -> CTE:
+    """For PostgreSQL: a lock timeout of `lock_timeout` from here on, and what it was before."""
+    before, given = func.current_setting("lock_timeout"), bindparam("lock_timeout", type_=Text)
+    is_shorter = cast(before, INTERVAL).between(text("interval '1 ms'"), cast(given, INTERVAL))
+    now = func.set_config("lock_timeout", case((is_shorter, before), else_=given), true())
+    return select(before.label("before"), now.label("now")).cte("own")
+
+
+def restored_from(own: CTE) -> Function[str]:
+    """The lock timeout as it was before `shortened`."""
+    return func.set_config("lock_timeout", select(own.c.before).scalar_subquery(), true())
