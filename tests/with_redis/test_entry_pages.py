@@ -81,7 +81,8 @@ def test_an_interval_is_read_and_a_page_has_no_more_entries_than_asked_for(clien
 
 def test_without_their_content_entries_are_counted_by_what_the_server_reads(measured, client, stream):
     ids = add_tiny_and_then_large(client, stream)
-    pages, read, size = EntryPages(stream), [], 0
+    pages, size = EntryPages(stream), 0
+    read: list[str] = []
 
     while not pages.is_end:
         page = run_steps(
