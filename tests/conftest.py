@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -117,7 +118,7 @@ def make_queue(server_url: str, stream: str) -> Iterator[MakeQueue]:
     with ExitStack() as opened:
 
         def make(consumer: str = "worker-1", group: str = "billing", **config: int) -> RedisStreamsQueue:
-            values = {"block_ms": 50, "claim_idle_ms": 60_000} | config
+            values: dict[str, Any] = {"block_ms": 50, "claim_idle_ms": 60_000} | config
             queue_config = QueueConfig(stream, group, consumer, **values)
             return opened.enter_context(RedisStreamsQueue.from_url(server_url, queue_config))
 

@@ -7,7 +7,7 @@ import copy
 import json
 from typing import Any
 
-from tests.upgrade.record import BILLING, DEAD, LEDGER, SHIPPING, STREAM, TOPIC
+from tests.upgrade.record import BILLING, DEAD, LEDGER, PUBLISHED_KEY, SHIPPING, STREAM, TOPIC
 from tests.upgrade.state import State
 
 ODD = {"base64": base64.b64encode(b"worker-\xff").decode()}
@@ -48,12 +48,26 @@ def later_version(state: State) -> State:
     keys[f"streaming:mq:replayed:{TOPIC}"]["value"].append(["caller", "of another form"])
     members = keys[f"streaming:mq:members:{TOPIC}:{BILLING}"]["value"]
     members.append([ODD, members[0][1]])
+    _add_odd_records(keys)
     _add_later_messages(keys)
     letters = keys[f"stream:topic:{TOPIC}:dlq"]["value"]
     letter = {"schemaVersion": 2, "group": BILLING, "partition": 0, "envelope": json.loads(_LATER)}
     letters["entries"].append([UNDELIVERED, [["data", json.dumps(letter)]]])
     letters["last_id"] = UNDELIVERED
     return state
+
+
+def _add_odd_records(keys: dict[str, Any]) -> None:
+    """To what not every recorded version has."""
+    for key, record in keys.items():
+        if key.startswith(f"{{{STREAM}}}:drains:"):
+            record["value"] += [["worker-later", "of another form"], ["worker-eu", "1e999 eu -"], [ODD, ODD]]
+        elif key.startswith("streaming:mq:end:") or key == f"{{{STREAM}}}:end":
+            record["value"] += [["newer", ODD], ["loss:7", "of another form"], ["loss:eu", '{"after":7}']]
+        elif key.endswith(":limits"):
+            record["value"].append([ODD, -1])
+        elif key == PUBLISHED_KEY:
+            record["value"] += [["of another form", "eu"], [ODD, ODD]]
 
 
 def _add_later_messages(keys: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from conquiet import DrainError, DrainLimits, EmbeddedServer, QueueConfig, RedisStreamsQueue, drain
+from conquiet.consume.scripts import publish
 from conquiet.mq import (
     ConsumerConfig,
     DeadLetter,
@@ -31,16 +32,22 @@ from conquiet.mq import (
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.own.partition import LeasedPartition
 from conquiet.queue import StreamWriter, open_client
+from conquiet.queue.connection import key_beside
+from conquiet.queue.ends import EndWatch
 from tests.services import Client
 from tests.upgrade.state import State, read_state
 
 STATES = Path(__file__).parent / "states"
-#: Raised when what is left has changed: 1.1 has `ttlMs` in its leases and a heartbeat of each drain.
-VERSION = "1.1"
+#: Raised when what is left has changed: 1.1 has `ttlMs` in its leases and a heartbeat of each drain, 1.2 the
+#: ends of streams, the limits of members, and what a relay has published.
+VERSION = "1.2"
 
 TOPIC, STREAM = "orders", "payments"
 BILLING, SHIPPING, LEDGER = "billing", "shipping", "ledger"
 DEAD = "worker-dead"
+#: What a relay that died before its commit has published, by the names of its rows.
+PUBLISHED = {"eu-17": 12, "eu-18": 13}
+PUBLISHED_KEY = key_beside(STREAM, "once:outbox:shop")
 #: How long after the recording retries and delayed messages are due, and leases expire.
 SOON_MS = 1_500
 
@@ -117,20 +124,22 @@ def _leave_topic(client: Client) -> dict[str, set[int]]:
     owed[BILLING].add(letter.payload["n"])
     # A consumer that has read three messages of each partition, began one, and died with its leases.
     leases = LeaseStore(topic, BILLING)
-    leases.heartbeat(DEAD, SOON_MS)
+    leases.heartbeat(DEAD, SOON_MS, max_partitions=2)
     for partition in topic.partitions:
         lease = leases.acquire(partition, DEAD, SOON_MS)
         assert lease is not None
         leased = LeasedPartition(topic, BILLING, lease, leases)
         leased.settle_and_read([], 3)
+        _mark_end(client, topic.keys.stream(partition), topic.end_mark(partition))
     return {f"{TOPIC}/{group}": numbers for group, numbers in owed.items()}
 
 
 def _leave_stream(client: Client) -> dict[str, set[int]]:
-    writer, engine, owed = StreamWriter(client, STREAM), create_engine("sqlite://"), set(range(12))
+    writer, engine, owed = StreamWriter(client, STREAM), create_engine("sqlite://"), set(range(14))
     writer.enqueue_many([{"n": n} for n in range(10)])
     writer.enqueue_once([{"n": 10}, {"n": 11}], dedupe_id="batch-1")
     client.xadd(STREAM, {"data": "not json"})
+    publish_again(client)
 
     def handle(msg: Any, _session: Any) -> Any:
         n = msg.payload["n"]
@@ -148,7 +157,20 @@ def _leave_stream(client: Client) -> dict[str, set[int]]:
     dead = queue(DEAD)
     read = dead.read(20, count=3)
     dead.hand_back(read[1:])
+    _mark_end(client, STREAM, None)
     return {f"{STREAM}/{LEDGER}": owed}
+
+
+def publish_again(client: Client) -> list[Any]:
+    """As a relay does that finds the rows of one that died; returns the reply."""
+    rows = [(name, json.dumps({"n": n}).encode()) for name, n in PUBLISHED.items()]
+    return publish(client, [(STREAM, PUBLISHED_KEY, rows)], known_for_ms=30 * 24 * 3_600_000)
+
+
+def _mark_end(client: Client, stream: str, mark: str | None) -> None:
+    ends = EndWatch(client, DEAD)
+    ends.watch(stream, mark)
+    ends.check(stream)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from tests.services import Client
 Text = Any
 State = dict[str, Any]
 
-#: Fields of a hash that are times; all scores of sorted sets are.
+#: Fields of a hash that are times; all scores of sorted sets are, but for limits.
 _TIME_FIELDS = ("acquiredAtMs", "expiresAtMs")
 _TEN_YEARS_MS = 10 * 365 * 24 * 3_600_000
 
@@ -117,6 +117,8 @@ def _read_zset(client: Client, key: bytes) -> list[Any]:
 
 
 def _write_zset(client: Client, key: bytes, value: list[Any], later: int) -> None:
+    # How many partitions a member may own is no time.
+    later = 0 if key.endswith(b":limits") else later
     for name, score in value:
         client.zadd(key, {bytes_of(name): score + later})
 

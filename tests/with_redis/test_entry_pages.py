@@ -17,6 +17,7 @@ from conquiet.queue.message import pairs_of
 from conquiet.queue.pages import EntryPages
 from conquiet.queue.steps import run_steps
 from tests.measured_client import MeasuredClient
+from tests.services import Client
 
 LARGE = b'{"text":"' + b"x" * (2 << 20) + b'"}'
 #: A page ends with the entry that passes its limit; ids and names are some more.
@@ -40,16 +41,16 @@ def limited_url(client: redis.Redis, server_url: str, stream: str) -> Iterator[s
         client.acl_deluser(name)
 
 
-def add_tiny_and_then_large(client: redis.Redis, stream: str) -> list[bytes]:
+def add_tiny_and_then_large(client: Client, stream: str) -> list[bytes]:
     tiny = [client.xadd(stream, {"data": b'{"text":"x"}'}) for _ in range(300)]
     return tiny + [client.xadd(stream, {"data": LARGE}) for _ in range(20)]
 
 
-def read_all(client: redis.Redis, pages: EntryPages, most: int = 500) -> list[list[bytes]]:
+def read_all(client: Client, pages: EntryPages, most: int = 500) -> list[list[bytes]]:
     def call(*command, **options):
         return client.execute_command(*command, **AS_BYTES, **options)
 
-    read = []
+    read: list[list[bytes]] = []
     while not pages.is_end:
         entries = run_steps(call, pages.next(most))
         assert all(pairs_of(fields)[0][0] == b"data" for _, fields in entries)
@@ -80,7 +81,8 @@ def test_an_interval_is_read_and_a_page_has_no_more_entries_than_asked_for(clien
 
 def test_without_their_content_entries_are_counted_by_what_the_server_reads(measured, client, stream):
     ids = add_tiny_and_then_large(client, stream)
-    pages, read, size = EntryPages(stream), [], 0
+    pages, size = EntryPages(stream), 0
+    read: list[str] = []
 
     while not pages.is_end:
         page = run_steps(

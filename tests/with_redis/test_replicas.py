@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -31,7 +32,7 @@ from conquiet.queue.async_queue import AsyncQueue
 from conquiet.queue.replicas import ReplicaWait
 from tests.eventually import eventually
 from tests.link import Link
-from tests.services import redis_binary, unavailable
+from tests.services import Client, redis_binary, unavailable
 
 KINDS = ["valkey", "redis7", "redis62"]
 
@@ -361,14 +362,14 @@ def test_a_replica_of_the_new_primary_does_not_confirm_what_the_old_one_was_give
 
 
 @contextmanager
-def on_disk(how: str) -> Iterator[redis.Redis]:
+def on_disk(how: str) -> Iterator[Client]:
     """A server that writes to its disk like this; one of those that can wait for it."""
     append = ["--appendonly", "yes", "--appendfsync", how]
     with EmbeddedServer(args=append) as server, redis.Redis.from_url(server.url) as client:
         yield client
 
 
-def syncing(client: redis.Redis, stream: str, **options: int) -> StreamWriter:
+def syncing(client: Client, stream: str, **options: Any) -> StreamWriter:
     return StreamWriter(client, stream, fsync=True, **options)
 
 

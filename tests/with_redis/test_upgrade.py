@@ -22,10 +22,22 @@ from conquiet.errors import PartitionBusyError
 from conquiet.mq import ConsumerConfig, DeadLetters, MqAdmin, MqCollector, Producer, Topics, drain_partition
 from conquiet.operations import diagnose, server_facts, take_samples, topic_facts
 from conquiet.queue import StreamWriter, open_client, peek_backlog
+from conquiet.queue.ends import EndWatch
 from tests.eventually import eventually
 from tests.services import REDIS_KINDS, redis_binary, unavailable
 from tests.upgrade.later import PENDING, UNDELIVERED, WAITING, later_version
-from tests.upgrade.record import BILLING, DEAD, LEDGER, SHIPPING, STATES, STREAM, TOPIC
+from tests.upgrade.record import (
+    BILLING,
+    DEAD,
+    LEDGER,
+    PUBLISHED,
+    PUBLISHED_KEY,
+    SHIPPING,
+    STATES,
+    STREAM,
+    TOPIC,
+    publish_again,
+)
 from tests.upgrade.state import bytes_of, write_state
 from tests.with_redis.mq.consuming import Consumers, pending, quick
 
@@ -232,3 +244,45 @@ def test_dedupe_ids_of_another_version_are_known(client, state):
     assert again == known["once-20"]
     assert ids == [entry_id for _, entry_id in state["keys"][f"{{{STREAM}}}:once:batch-1"]["value"]]
     assert [client.xlen(f"stream:topic:{TOPIC}:p:{n}") for n in range(2)] + [client.xlen(STREAM)] == lengths
+
+
+def test_rows_that_a_relay_of_another_version_has_published_are_not_published_again(client, state):
+    write_state(client, state)
+    if PUBLISHED_KEY not in state["keys"]:
+        pytest.skip("that version was recorded without a relay")
+    known, length = dict(map(tuple_of, state["keys"][PUBLISHED_KEY]["value"])), client.xlen(STREAM)
+
+    ((ids, new),) = publish_again(client)
+
+    assert (ids, new) == ([known[name] for name in PUBLISHED], [])
+    assert client.xlen(STREAM) == length
+
+
+def tuple_of(pair):
+    """With names that can be looked up."""
+    name, value = pair
+    return (name if isinstance(name, str) else bytes_of(name)), value
+
+
+def test_what_another_version_wrote_about_ends_and_limits_reports_no_loss_and_keeps_nobody_from_owning(
+    client, state, caplog
+):
+    write_state(client, state)
+    handled = Handled()
+    topic, start = Topics(client).open(TOPIC), Consumers()
+    try:
+        start(topic, handled, config=quick(max_partitions=2))
+        eventually(lambda: handled.total() >= len(expected(state, BILLING)))
+    finally:
+        start.end()
+    ends = EndWatch(client)
+    for partition in topic.partitions:
+        ends.watch(topic.keys.stream(partition), topic.end_mark(partition))
+        ends.check(topic.keys.stream(partition))
+    ends.watch(STREAM)
+    ends.check(STREAM)
+
+    assert handled == expected(state, BILLING)
+    assert "has lost entries" not in caplog.text
+    findings = diagnose(server_facts(client), [topic_facts(client, name) for name in (TOPIC, STREAM)])
+    assert "loss" not in {finding.check for finding in findings}
