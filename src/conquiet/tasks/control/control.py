@@ -29,6 +29,8 @@ TIMEOUT_S = 2.0
 #: For so long a revoked task may be in its queue after it is due; as the record of one that has not ended.
 _REVOKED_MS = 30 * 86_400_000
 _RECORD_MS = 86_400_000
+#: Of each queue.
+_MOST_SCHEDULED = 100
 
 #: What each worker answered, by its name; `None` for one that did not in time.
 Answers = dict[str, dict[str, Any] | None]
@@ -91,8 +93,21 @@ class Control:
         return self._ask("ping", workers, timeout_s)
 
     def inspect(self, workers: Sequence[str] | None = None, *, timeout_s: float = TIMEOUT_S) -> Answers:
-        """The tasks that each worker runs (`active`) and has read to run next (`reserved`)."""
-        return self._ask("inspect", workers, timeout_s)
+        """The tasks that each worker runs (`active`), has read to run next (`reserved`), and may run later.
+
+        Those are `scheduled`, of each of its queues the next 100: delayed ones, with the time at which they are
+        due. No worker has them yet; the children of a process pool answer without them, their parent with.
+        """
+        answers = self._ask("inspect", workers, timeout_s)
+        parents = {one.name: one.queues for one in self.workers() if one.parent is None}
+        scheduled = {
+            queue: self._scheduled(queue)
+            for queue in {queue for name in answers for queue in parents.get(name, ())}
+        }
+        for name, answer in answers.items():
+            if answer is not None:
+                answer["scheduled"] = [task for queue in parents.get(name, ()) for task in scheduled[queue]]
+        return answers
 
     def shutdown(
         self, workers: Sequence[str] | None = None, *, hard: bool = False, timeout_s: float = TIMEOUT_S
@@ -238,6 +253,12 @@ class Control:
     def tasks(self, queue: str, where: Where, *, limit: int = 50, after: str | None = None) -> TaskPage:
         """The tasks of a queue that are queued, in flight, waiting, delayed, dead letters, or have ended."""
         return TaskListing(self._app.client, self._keys(queue)).page(where, limit=limit, after=after)
+
+    def _scheduled(self, queue: str) -> list[dict[str, Any]]:
+        page = self.tasks(queue, "delayed", limit=_MOST_SCHEDULED)
+        return [
+            {"id": task.id, "name": task.name, "queue": queue, "due_ms": task.at_ms} for task in page.tasks
+        ]
 
     def _ask(self, command: str, workers: Sequence[str] | None, timeout_s: float, **facts: Any) -> Answers:
         # Before the request: one that comes later knows what is kept, and need not answer.
