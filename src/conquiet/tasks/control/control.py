@@ -95,8 +95,8 @@ class Control:
     def inspect(self, workers: Sequence[str] | None = None, *, timeout_s: float = TIMEOUT_S) -> Answers:
         """The tasks that each worker runs (`active`), has read to run next (`reserved`), and may run later.
 
-        Those are `scheduled`, of each of its queues the next 100: delayed ones, with the time at which they are
-        due. No worker has them yet; the children of a process pool answer without them, their parent with.
+        Those are `scheduled`, of each of its queues the next 100: delayed ones, with the time at which they
+        are due. No worker has them yet; of a process pool the parent answers with them, not its children.
         """
         answers = self._ask("inspect", workers, timeout_s)
         parents = {one.name: one.queues for one in self.workers() if one.parent is None}
