@@ -138,8 +138,10 @@ def test_overview_the_worker_executes_in_isolates_renews_leases_and_updates_the_
         process, _ = handle.result(PATIENCE_S)
         status = handle.status()
         client, heartbeats = process_app.app.client, process_app.app.keys(queue).heartbeats
-        [(_, lease_ends)] = client.zrange(heartbeats, 0, -1, withscores=True)
-        eventually(lambda: client.zrange(heartbeats, 0, -1, withscores=True)[0][1] > lease_ends)
+        consumers: Any = client.zrange(heartbeats, 0, -1)
+        assert len(consumers) == 1
+        lease_ends: Any = client.zscore(heartbeats, consumers[0])
+        eventually(lambda: (client.zscore(heartbeats, consumers[0]) or 0) > lease_ends)
     process_app.app.close()
 
     assert process != os.getpid()
