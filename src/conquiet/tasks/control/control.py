@@ -99,14 +99,7 @@ class Control:
         are due. No worker has them yet; of a process pool the parent answers with them, not its children.
         """
         answers = self._ask("inspect", workers, timeout_s)
-        parents = {one.name: one.queues for one in self.workers() if one.parent is None}
-        scheduled = {
-            queue: self._scheduled(queue)
-            for queue in {queue for name in answers for queue in parents.get(name, ())}
-        }
-        for name, answer in answers.items():
-            if answer is not None:
-                answer["scheduled"] = [task for queue in parents.get(name, ()) for task in scheduled[queue]]
+        _add_scheduled(self, answers)
         return answers
 
     def shutdown(
@@ -254,12 +247,6 @@ class Control:
         """The tasks of a queue that are queued, in flight, waiting, delayed, dead letters, or have ended."""
         return TaskListing(self._app.client, self._keys(queue)).page(where, limit=limit, after=after)
 
-    def _scheduled(self, queue: str) -> list[dict[str, Any]]:
-        page = self.tasks(queue, "delayed", limit=_MOST_SCHEDULED)
-        return [
-            {"id": task.id, "name": task.name, "queue": queue, "due_ms": task.at_ms} for task in page.tasks
-        ]
-
     def _ask(self, command: str, workers: Sequence[str] | None, timeout_s: float, **facts: Any) -> Answers:
         # Before the request: one that comes later knows what is kept, and need not answer.
         expected = [
@@ -276,3 +263,17 @@ class Control:
 
     def _keys(self, queue: str) -> QueueKeys:
         return QueueKeys(self._app.namespace, queue)
+
+
+def _add_scheduled(control: Control, answers: Answers) -> None:
+    queues = {one.name: one.queues for one in control.workers() if one.parent is None}
+    scheduled = {
+        queue: [
+            {"id": task.id, "name": task.name, "queue": queue, "due_ms": task.at_ms}
+            for task in control.tasks(queue, "delayed", limit=_MOST_SCHEDULED).tasks
+        ]
+        for queue in {queue for name in answers for queue in queues.get(name, ())}
+    }
+    for name, answer in answers.items():
+        if answer is not None:
+            answer["scheduled"] = [task for queue in queues.get(name, ()) for task in scheduled[queue]]
