@@ -132,12 +132,16 @@ def test_overview_the_worker_executes_in_isolates_renews_leases_and_updates_the_
     # An isolate of Dart is a process here.
     queue = f"q-{uuid.uuid4().hex[:10]}"
     process_app.app.use_server(valkey_url)
-    config = WorkerConfig(queues=(queue,), concurrency=1)
+    config = WorkerConfig(queues=(queue,), concurrency=1, heartbeat_ttl_s=4)
     with ProcessWorker(f"{process_app.__name__}:app", config, url=valkey_url):
         handle = process_app.process_id.with_options(queue=queue).enqueue()
         process, _ = handle.result(PATIENCE_S)
         status = handle.status()
-        assert process_app.app.client.zcard(process_app.app.keys(queue).heartbeats) == 1
+        client, heartbeats = process_app.app.client, process_app.app.keys(queue).heartbeats
+        consumers: Any = client.zrange(heartbeats, 0, -1)
+        assert len(consumers) == 1
+        lease_ends: Any = client.zscore(heartbeats, consumers[0])
+        eventually(lambda: (client.zscore(heartbeats, consumers[0]) or 0) > lease_ends)
     process_app.app.close()
 
     assert process != os.getpid()

@@ -25,15 +25,22 @@ from conquiet.tasks import (
     TaskContext,
     TaskFailedError,
     WorkerConfig,
+    chord,
+    clock,
     group,
     scripts,
 )
 from conquiet.tasks.keys import GROUP, BeatKeys
+from conquiet.tasks.worker.heartbeat import Heartbeat
+from tests.conformance.test_peers_stem import watched
 from tests.eventually import eventually
 from tests.spans import Spans, trace_of
+from tests.with_redis.tasks.beats import set_clock
 from tests.with_redis.tasks.conftest import QUICK, StartWorker
+from tests.with_redis.tasks.test_limits import spin
 
 PATIENCE_S = 600.0
+ROOT = Path(__file__).parents[2]
 
 
 def entry_of(app: TaskApp) -> dict[str, Any]:
@@ -51,7 +58,135 @@ def history(handle: Any) -> list[str]:
     return [step.state for step in status.history]
 
 
+# Executive summary
+
+
+def test_summary_at_least_once_delivery_with_configurable_retries_and_time_limits(
+    app: TaskApp, start: StartWorker
+) -> None:
+    @app.task(max_retries=2, retry=QUICK, soft_time_limit_s=PATIENCE_S)
+    def fail(limit: bool = False) -> None:
+        if limit:
+            spin()
+        raise ValueError("no")
+
+    start()
+    handles = [fail.enqueue(), fail.with_options(max_retries=0).enqueue()]
+    handles.append(fail.with_options(max_retries=0, soft_time_limit_s=0.05).enqueue(limit=True))
+    for handle in handles:
+        with pytest.raises(TaskFailedError):
+            handle.result(PATIENCE_S)
+
+    seen = [handle.status() for handle in handles]
+    assert [one and one.attempt for one in seen] == [2, 0, 0]
+    assert "SoftTimeLimitError" in str(seen[2] and seen[2].error)
+
+
+def test_summary_opentelemetry_first_observability(app: TaskApp, start: StartWorker, spans: Spans) -> None:
+    @app.task
+    def traced() -> None: ...
+
+    start()
+    traced.enqueue().result(PATIENCE_S)
+
+    # Without anything but OpenTelemetry's own set-up.
+    eventually(lambda: spans.all("process"))
+    assert (spans.one("process").attributes or {})["messaging.system"] == "redis"
+
+
 # Goals
+
+
+def test_goal_a_production_ready_broker_and_result_backend(app: TaskApp, start: StartWorker) -> None:
+    @app.task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    start(concurrency=4)
+    results = [handle.result(PATIENCE_S) for handle in add.enqueue_many({"a": n, "b": 1} for n in range(300))]
+
+    assert results == list(range(1, 301))
+    # What is done is deleted, and what is known of it expires.
+    keys = app.keys("default")
+    eventually(lambda: not app.client.xlen(keys.streams[5]))
+    ttls = [app.client.ttl(record) for record in app.client.scan_iter(match=f"{keys.record('*')}")]
+    assert len(ttls) == 300
+    assert all(0 < ttl <= 86_400 for ttl in ttls)
+
+
+def test_goal_built_in_observability_and_operational_tooling() -> None:
+    for part in ("metrics", "spans", "log"):
+        assert part in (ROOT / "docs/observability.md").read_text().lower()
+    for name in ("started", "succeeded", "failed", "retried"):
+        assert f"conquiet_tasks_{name}" in {metric.name for metric in REGISTRY.collect()}
+    commands = (ROOT / "docs/cli.md").read_text()
+    for command in ("conquiet worker", "conquiet tasks", "conquiet workers", "conquiet queues"):
+        assert command in commands
+
+
+# System overview
+
+
+def test_overview_the_client_enqueues_with_a_facade(app: TaskApp) -> None:
+    handle = app.enqueue("shop.bill", {"order": 7})
+
+    assert entry_of(app)["id"] == handle.id
+
+
+def test_overview_the_broker_stores_envelopes_and_delivers_them_to_workers(
+    app: TaskApp, start: StartWorker
+) -> None:
+    @app.task
+    def whoami(ctx: TaskContext) -> str:
+        return ctx.id
+
+    handle = whoami.enqueue()
+    assert entry_of(app)["name"] == whoami.name
+
+    start()
+    assert handle.result(PATIENCE_S) == handle.id
+
+
+def test_overview_the_result_backend_persists_status_and_supports_chords_and_groups(
+    app: TaskApp, start: StartWorker
+) -> None:
+    @app.task
+    def double(number: int) -> int:
+        return 2 * number
+
+    @app.task
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    members = [double.call(number) for number in range(3)]
+    both, alone = chord(members, total.partial()).enqueue(), group(members).enqueue()
+    assert app.client.type(app.keys("default").record(both.id)) in (b"hash", b"none")
+    start()
+
+    assert both.result(PATIENCE_S) == 6
+    assert alone.results(PATIENCE_S) == [0, 2, 4]
+    assert app.client.hget(app.keys("default").record(both.id), "state") == b"succeeded"
+
+
+def test_overview_beat_schedules_recurring_tasks_via_a_sorted_set(app: TaskApp) -> None:
+    app.schedule("often", "shop.bill", {"order": 7}, every=timedelta(hours=1))
+    beat = Beat(app)
+    beat.apply_declared()
+    due = BeatKeys(app.namespace).due
+    before = app.client.zscore(due, "often")
+    assert before is not None
+
+    set_clock(datetime.fromtimestamp(before / 1000 + 1, UTC))
+    try:
+        assert beat.tick().claimed == 1
+    finally:
+        clock.set_clock(None)
+
+    assert entry_of(app)["name"] == "shop.bill"
+    # It is there again, for its next time.
+    after = app.client.zscore(due, "often")
+    assert after is not None
+    assert after > before
 
 
 def test_goal_reliable_enqueue_execute_result_flow(app: TaskApp, start: StartWorker) -> None:
@@ -175,6 +310,20 @@ def test_schema_max_retries_is_how_often_after_the_first_attempt(app: TaskApp, s
     assert attempts == [0, 1, 2]
 
 
+def test_schema_visibility_timeout_is_a_lease_duration_hint_in_ms(app: TaskApp) -> None:
+    app.enqueue("rare", visibility_timeout_s=3_600)
+    keys = app.keys("default")
+
+    assert entry_of(app)["visibilityTimeout"] == 3_600_000
+    # Also a dead worker's task is not free before it was pending for so long.
+    scripts.settle_and_read(app.client, keys, "died", (), count=1, max_bytes=1 << 20)
+    eventually(lambda: scripts.take_over(app.client, keys, dead=["died"]))
+    read = scripts.settle_and_read(app.client, keys, "other", (), count=1, max_bytes=1 << 20)
+    assert read.entries == []
+    assert read.next_due_ms is not None
+    assert 3_500_000 < read.next_due_ms <= 3_600_000
+
+
 def test_schema_queue_is_a_logical_name(app: TaskApp, start: StartWorker) -> None:
     @app.task(queue="mail")
     def work(ctx: TaskContext) -> str:
@@ -279,13 +428,48 @@ def test_states_retries_increment_attempt_with_backoff(app: TaskApp, start: Star
 # Delivery semantics
 
 
-def test_delivery_workers_ack_after_successful_execution_and_state_write(app: TaskApp) -> None:
-    # One script does both, the record first.
-    text = scripts.script("settle_and_read").text.decode()
+def test_delivery_at_least_once_with_idempotent_handler_recommendation(
+    app: TaskApp, start: StartWorker
+) -> None:
+    attempts: list[tuple[str, int]] = []
 
-    assert text.index("redis.call('HSET', KEYS[26 + record]") < text.index(
-        "redis.call('XACK', stream, GROUP, id)"
-    )
+    @app.task
+    def note(ctx: TaskContext) -> None:
+        attempts.append((ctx.id, ctx.attempt))
+
+    handle = note.enqueue()
+    # A worker that has read it, and may have run it, dies before it acks.
+    scripts.settle_and_read(app.client, app.keys("default"), "died", (), count=1, max_bytes=1 << 20)
+    start()
+    handle.result(PATIENCE_S)
+
+    # Delivered again with the same id, by which a function can know that.
+    assert attempts == [(handle.id, 1)]
+    assert "idempotent" in (ROOT / "docs/tasks.md").read_text()
+
+
+def test_delivery_workers_ack_after_successful_execution_and_state_write(
+    app: TaskApp, start: StartWorker
+) -> None:
+    pending_while_it_runs: list[int] = []
+    keys = app.keys("default")
+
+    @app.task
+    def look() -> None:
+        pending_while_it_runs.append(app.client.xpending(keys.streams[5], GROUP)["pending"])
+
+    start()
+    with watched(app.client) as steps:
+        handle = look.enqueue()
+        handle.result(PATIENCE_S)
+
+    assert pending_while_it_runs == [1]
+    [step] = [step for step in steps if any(command.startswith("XACK ") for command in step)]
+    [ack] = [number for number, command in enumerate(step) if command.startswith("XACK ")]
+    writes = [n for n, command in enumerate(step) if command.startswith(f"HSET {keys.record(handle.id)} ")]
+    assert writes
+    assert "succeeded" in step[writes[-1]]
+    assert max(writes) < ack
 
 
 def test_delivery_failed_tasks_are_dead_lettered_when_retries_are_exhausted(
@@ -318,10 +502,18 @@ def test_delivery_leases_are_renewed_at_half_intervals_and_unacked_tasks_reclaim
     handle = any_task.enqueue()
     keys = app.keys("default")
     scripts.settle_and_read(app.client, keys, "died", (), count=1, max_bytes=1)
-    start()
+    config = WorkerConfig(pool="thread", heartbeat_ttl_s=2)
+    heartbeat = Heartbeat(app, config, ())
+    start(heartbeat_ttl_s=2)
 
     assert handle.result(PATIENCE_S) == "done"
-    assert app.client.zcard(keys.heartbeats) == 1
+    # The next round is after half of the lease, and each one moves its end on.
+    assert heartbeat.round(threading.Event()) == config.lease_ms / 1000 / 2
+    heartbeat.close()
+    consumers: Any = app.client.zrange(keys.heartbeats, 0, -1)
+    assert len(consumers) == 1
+    lease_ends: Any = app.client.zscore(keys.heartbeats, consumers[0])
+    eventually(lambda: app.client.zscore(keys.heartbeats, consumers[0]) > lease_ends)
 
 
 # Prefetch

@@ -120,6 +120,12 @@ class TaskApp(AppConnections, Declarations):
         """
         return self.send(self.call(name, args or {}, **options))
 
+    async def enqueue_async(
+        self, name: str, args: Mapping[str, Any] | None = None, **options: Any
+    ) -> TaskHandle:
+        """As `enqueue`, for an event loop."""
+        return await self.send_async(self.call(name, args or {}, **options))
+
     def call(self, name: str, args: Mapping[str, Any], **options: Any) -> TaskCall:
         """A call by the task's name, as `enqueue` sends it."""
         if (task := self.tasks.get(name)) is None:
@@ -156,6 +162,10 @@ class TaskApp(AppConnections, Declarations):
         """As `send`, for an event loop."""
         # The script's typed function stays the only one; a thread costs less than a second way to call it.
         return await to_thread(self.send, call)
+
+    async def send_many_async(self, calls: Iterable[TaskCall]) -> list[TaskHandle]:
+        """As `send_many`, for an event loop."""
+        return await to_thread(self.send_many, calls)
 
     def handle(self, task_id: str, queue: str | None = None) -> TaskHandle:
         """The handle of a task by its id; without its queue, every queue is asked.

@@ -87,9 +87,9 @@ class BlockingReader:
             self._is_waiting = False
         return reply.items() if isinstance(reply, dict) else reply or ()
 
-    def wake(self) -> None:
+    def wake(self, *, for_good: bool = True) -> None:
         """End the wait, and every later one; without the right to CLIENT UNBLOCK it ends by itself."""
-        self._is_woken = True
+        self._is_woken = self._is_woken or for_good
         while self._is_waiting and self._connection_id is not None:
             try:
                 # 0: the read is on its way to the server, or its reply is on its way back.

@@ -147,9 +147,9 @@ class TaskChannel:
         self.settle([self.rules.hand_back(msg, delay_ms)])
         return None
 
-    def wake(self) -> None:
-        """End a wait for new tasks, now and from now on; for another thread, which stops the loop."""
-        self._reader.wake()
+    def wake(self, *, for_good: bool = True) -> None:
+        """End a wait for new tasks, now and from now on; for another thread, as one that stops the loop."""
+        self._reader.wake(for_good=for_good)
 
     def set_aside(self, msg: TaskMessage) -> None:
         """Nothing is kept back: tasks have no order."""

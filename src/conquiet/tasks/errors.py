@@ -55,8 +55,8 @@ class UnknownTaskError(TaskError):
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
         super().__init__(
-            f"nothing is known of task {task_id!r}: it was not enqueued here, keeps no result (ignore_result), "
-            "or its result_ttl_s has passed"
+            f"nothing is known of task {task_id!r}: it was not enqueued here, keeps no result "
+            "(ignore_result), or its result_ttl_s has passed"
         )
 
 

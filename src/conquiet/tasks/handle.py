@@ -52,7 +52,7 @@ class TaskHandle:
     def result(self, timeout_s: float | None = None) -> Any:
         """Wait for the end of the task, blocking on the server, and return what it returned.
 
-        A task has its record from when it is enqueued on, but for the last step of a chain, which is waited for.
+        A task has its record as soon as it is enqueued; only the last step of a chain is waited for without.
 
         Raises:
             UnknownTaskError: it has no record: it keeps none, or not any more. Nothing will come.
@@ -94,12 +94,12 @@ class TaskHandle:
     async def result_async(self, timeout_s: float | None = None) -> Any:
         """As `result`, for an event loop."""
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
-        results, before = self._app.async_results, _cancellations()
+        results, before = self._app.async_results, cancellations()
         async with results.changes_of(self.id, self.queue) as changes:
             while True:
                 status = self._known(await results.status(self.id, self.queue))
                 # redis-py waits with asyncio.wait_for, which before Python 3.12 may swallow one.
-                if _cancellations() > before:
+                if cancellations() > before:
                     raise CancelledError
                 if status is not None and status.state.is_final:
                     break
@@ -122,7 +122,7 @@ class TaskHandle:
         return self._app.result_of(status)
 
 
-def _cancellations() -> int:
+def cancellations() -> int:
     """How often the running asyncio task was cancelled."""
     task = current_task()
     return 0 if task is None else task.cancelling()

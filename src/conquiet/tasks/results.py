@@ -162,9 +162,9 @@ class StateChanges:
 
 
 def _changed_tasks(fields: Any) -> list[str] | None:
-    """The ids of tasks in an event; `None` if it cannot be read: it may be of any."""
+    """The ids of tasks in an event; `None` if it may be of any: it cannot be read, or a group has ended."""
     try:
-        return [str(task_id) for task_id, *_ in json.loads(data_of(fields))]
+        return [str(task_id) for task_id, *_ in json.loads(data_of(fields))] or None
     except (ValueError, TypeError):
         return None
 

@@ -64,6 +64,7 @@ class Sender(Protocol):
     def declared_options(self, name: str) -> TaskOptions: ...
     async def send_async(self, call: TaskCall) -> TaskHandle: ...
     def send_many(self, calls: Iterable[TaskCall]) -> list[TaskHandle]: ...
+    async def send_many_async(self, calls: Iterable[TaskCall]) -> list[TaskHandle]: ...
 
 
 class Task(Generic[P, R]):
@@ -119,6 +120,10 @@ class Task(Generic[P, R]):
     def enqueue_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[TaskHandle]:
         """Enqueue the task once for each mapping of arguments, in one round trip for up to 1,000."""
         return self.app.send_many(self.call(**one) for one in arguments)
+
+    async def enqueue_many_async(self, arguments: Iterable[Mapping[str, Any]]) -> list[TaskHandle]:
+        """As `enqueue_many`, for an event loop."""
+        return await self.app.send_many_async(self.call(**one) for one in arguments)
 
     def call(self, *args: Any, **kwargs: Any) -> TaskCall:
         """The task with arguments, for `app.send_many` or a canvas."""

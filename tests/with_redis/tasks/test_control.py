@@ -89,6 +89,29 @@ def test_inspect_shows_what_runs_and_what_is_reserved(
     assert [one["name"] for one in seen["reserved"]] == ["wait"]
 
 
+def test_inspect_shows_the_next_100_scheduled_tasks_of_each_queue_of_a_worker(
+    app: TaskApp, start: StartWorker
+) -> None:
+    @app.task(name="later")
+    def later() -> None: ...
+
+    mails = later.with_options(queue="mails", delay_s=3_600).enqueue()
+    later.with_options(queue="others", delay_s=3_600).enqueue()
+    app.send_many(later.with_options(delay_s=7_200 + number).call() for number in range(101))
+    start(name="idle", queues=("default", "mails"))
+
+    answer = app.control.inspect(timeout_s=PATIENCE_S)["idle"]
+
+    assert answer is not None
+    queues = [one["queue"] for one in answer["scheduled"]]
+    assert (queues.count("default"), queues.count("mails"), len(queues)) == (100, 1, 101)
+    [of_mails] = [one for one in answer["scheduled"] if one["queue"] == "mails"]
+    assert (of_mails["id"], of_mails["name"]) == (mails.id, "later")
+    status = mails.status()
+    assert status is not None
+    assert of_mails["due_ms"] >= status.history[0].at.timestamp() * 1000 + 3_500_000
+
+
 def test_no_task_of_a_paused_queue_begins_until_it_is_resumed(app: TaskApp, start: StartWorker) -> None:
     begun: list[int] = []
 

@@ -214,7 +214,7 @@ def test_an_unexpected_error_ends_no_thread_that_takes_over(
         looked.append(queue)
         raise ZeroDivisionError("of a library")
 
-    takers = DeadWorkers(app, WorkerConfig(pool="thread", heartbeat_ttl_s=0.1))
+    takers = DeadWorkers(app, WorkerConfig(pool="thread", heartbeat_ttl_s=0.1), ())
     monkeypatch.setattr(takers, "_take_over", fail)
     with in_thread(takers):
         eventually(lambda: len(looked) > 2)

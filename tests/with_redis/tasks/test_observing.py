@@ -59,6 +59,22 @@ def test_each_outcome_is_counted_and_timed(app: TaskApp, start: StartWorker) -> 
         assert sample(f"conquiet_tasks_{histogram}_seconds_count", second.name) == 2
 
 
+def test_tasks_that_were_revoked_or_have_expired_are_counted(app: TaskApp, start: StartWorker) -> None:
+    @app.task(name=f"{app.namespace}.never")
+    def never() -> None: ...
+
+    revoked, expired = never.enqueue(), never.with_options(expires_s=0.001).enqueue()
+    revoked.revoke()
+    start()
+    for handle in (revoked, expired):
+        with pytest.raises(TaskFailedError):
+            handle.result(PATIENCE_S)
+
+    eventually(lambda: sample("conquiet_tasks_expired_total", never.name) == 1)
+    eventually(lambda: sample("conquiet_tasks_revoked_total", never.name) == 1)
+    assert sample("conquiet_tasks_started_total", never.name) == 0
+
+
 def test_tasks_that_run_are_a_gauge(app: TaskApp, start: StartWorker) -> None:
     queues, may_end = [f"{app.namespace}-a", f"{app.namespace}-b"], threading.Event()
 

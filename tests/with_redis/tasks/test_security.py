@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from conquiet.tasks import Task, TaskApp, Worker, WorkerConfig, chain
 from conquiet.tasks.security import Ed25519Key, Encryption, HmacKey, Signing, SigningKey
@@ -73,10 +74,16 @@ def test_a_bad_signature_is_a_dead_letter_and_never_runs(
     else:
         fields["headers"]["signature"] = "?"
 
+    def invalid() -> float:
+        name = "conquiet_tasks_signature_invalid_total"
+        return REGISTRY.get_sample_value(name, {"queue": "default"}) or 0.0
+
     with app, work(app):
         add.enqueue(1).result(PATIENCE_S)
+        before = invalid()
         app.client.xadd(keys.streams[5], {"data": json.dumps(fields)})
         eventually(lambda: app.client.xlen(keys.dead_letters) == 1)
+        assert invalid() == before + 1
         letters: Any = app.client.xrange(keys.dead_letters)
 
     reasons = {"unsigned": "no signature", "unknown key": "not known here"}

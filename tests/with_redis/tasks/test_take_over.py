@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from conquiet.tasks import TaskApp, TaskContext, TaskFailedError, scripts
+from conquiet.tasks import TaskApp, TaskContext, TaskFailedError, WorkerConfig, scripts
 from conquiet.tasks.keys import GROUP
+from conquiet.tasks.worker.dead_workers import DeadWorkers
 from tests.eventually import eventually
 from tests.with_redis.tasks.conftest import StartWorker
 
@@ -205,3 +206,48 @@ def test_a_task_with_a_visibility_timeout_is_taken_over_after_it(app: TaskApp) -
     assert read.entries == []
     assert read.next_due_ms is not None
     assert 3_500_000 < read.next_due_ms <= 3_600_000
+
+
+@pytest.mark.parametrize("ttl_s", [0.1, 1.0, 4.0, 15.0, 600.0])
+def test_the_last_heartbeat_and_the_next_look_are_within_the_ttl(app: TaskApp, ttl_s: float) -> None:
+    config = WorkerConfig(heartbeat_ttl_s=ttl_s)
+    looks = DeadWorkers(app, config, ())
+
+    next_look_s = looks.round(threading.Event())
+    looks.close()
+
+    assert config.lease_ms / 1000 + next_look_s <= ttl_s
+
+
+def test_a_worker_that_waits_for_new_tasks_is_woken_for_what_it_takes_over(
+    app: TaskApp, start: StartWorker
+) -> None:
+    @app.task
+    def note() -> None: ...
+
+    # Read before the worker looks; the worker's first look is over when it waits.
+    handle = note.enqueue()
+    read_as_a_worker_that_dies(app, 1, alive_ms=3_600_000)
+    worker = start(heartbeat_ttl_s=PATIENCE_S)
+    note.enqueue().result(PATIENCE_S)
+    looks = DeadWorkers(app, WorkerConfig(heartbeat_ttl_s=PATIENCE_S), worker._loops)
+    scripts.heartbeat(app.client, app.keys("default"), ["dead"], 1)
+    # Until its heartbeat has ended by the server's clock.
+    keys = app.keys("default")
+    eventually(
+        lambda: int(app.client.time()[0]) * 1000 > int(app.client.zscore(keys.heartbeats, "dead") or 0)
+    )
+    before = unblocked(app)
+    looks.round(threading.Event())
+    looks.close()
+
+    assert handle.result(PATIENCE_S) is None
+    assert unblocked(app) > before
+
+
+def unblocked(app: TaskApp) -> int:
+    """How often a client has asked the server to end the wait of another one."""
+    stats: Any = app.client.info("commandstats")
+    # Redis 6.2 has one count for all of CLIENT.
+    names = ("cmdstat_client|unblock", "cmdstat_client")
+    return sum(stats[name]["calls"] for name in names if name in stats)

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from pydantic import BaseModel
+from redis.connection import AbstractConnection
 from sqlalchemy import Engine, func, insert, select
 
 from conquiet.db import DbSession
@@ -574,3 +575,28 @@ def test_nan_is_refused_and_never_becomes_null(app: TaskApp, hint: Any) -> None:
 
     with pytest.raises((TaskArgumentsError, ValueError), match=r"nan|JSON"):
         task.enqueue(values)
+
+
+def test_a_batch_is_enqueued_in_one_round_trip_for_up_to_1000(
+    app: TaskApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    def note(number: int) -> None: ...
+
+    # The queue is listed, its priority has its group, and the server knows the script.
+    note.enqueue_many([{"number": 0}])
+    sent: list[Any] = []
+    send: Any = AbstractConnection.send_packed_command
+
+    def counted(connection: AbstractConnection, command: Any, check_health: bool = True) -> None:
+        sent.append(command)
+        send(connection, command, check_health)
+
+    monkeypatch.setattr(AbstractConnection, "send_packed_command", counted)
+    note.enqueue_many({"number": number} for number in range(1_000))
+    of_a_thousand = len(sent)
+    note.enqueue_many({"number": number} for number in range(1_001))
+    of_one_more = len(sent) - of_a_thousand
+
+    assert (of_a_thousand, of_one_more) == (1, 2)
+    assert app.client.xlen(app.keys("default").streams[5]) == 2_002

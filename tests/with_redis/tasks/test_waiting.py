@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from conquiet import EmbeddedServer, QueueError
-from conquiet.tasks import ResultTimeoutError, TaskApp, TaskFailedError, UnknownTaskError, chain
+from conquiet.tasks import ResultTimeoutError, TaskApp, TaskFailedError, UnknownTaskError, chain, group
 from tests.eventually import HANG_S, eventually
 from tests.with_redis.tasks.conftest import QUICK, StartWorker
 
@@ -218,3 +218,41 @@ def test_the_last_step_of_a_chain_is_waited_for_before_it_is_enqueued(
         start()
 
         assert waiting.result(HANG_S) == 7
+
+
+def test_everything_that_enqueues_or_waits_has_a_twin_for_event_loops(
+    app: TaskApp, start: StartWorker
+) -> None:
+    @app.task(name="double")
+    def double(number: int) -> int:
+        return 2 * number
+
+    async def call_all() -> list[Any]:
+        named = await app.enqueue_async("double", {"number": 1})
+        many = await double.enqueue_many_async({"number": number} for number in (2, 3))
+        last = await chain(double.call(4), double.partial()).enqueue_async()
+        members = await group(double.call(5), double.call(6)).enqueue_async()
+        results = [await one.result_async(HANG_S) for one in (named, *many, last)]
+        results.append(await members.results_async(HANG_S))
+        assert (await members.status_async()).left == 0
+        return results
+
+    start()
+
+    assert asyncio.run(call_all()) == [2, 4, 6, 16, [10, 12]]
+
+
+def test_a_coroutine_that_waits_for_a_group_is_woken_by_its_end(app: TaskApp, start: StartWorker) -> None:
+    @app.task
+    def double(number: int) -> int:
+        return 2 * number
+
+    async def wait_for_all() -> list[Any]:
+        handles = [await group(double.call(n), double.call(n)).enqueue_async() for n in range(20)]
+        waiting = [asyncio.create_task(handle.results_async()) for handle in handles]
+        with pytest.raises(ResultTimeoutError, match="0 of 2 ended"):
+            await handles[0].results_async(0.01)
+        await asyncio.to_thread(start)
+        return await asyncio.gather(*waiting)
+
+    assert asyncio.run(wait_for_all()) == [[2 * n, 2 * n] for n in range(20)]

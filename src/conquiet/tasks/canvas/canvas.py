@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import cast
@@ -44,6 +45,10 @@ class Group:
         names = tuple(str(_last_link(member).envelope["name"]) for member in fork.members)
         return GroupHandle(fork.id, fork.queue, len(fork.members), names, queues_of((fork,)), _app=app)
 
+    async def enqueue_async(self, *, id: str | None = None) -> GroupHandle:  # noqa: A002 -- as of a task
+        """As `enqueue`, for an event loop."""
+        return await to_thread(self.enqueue, id=id)
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -70,6 +75,10 @@ class Chain:
         FollowUps(app).start(steps, None, Position(canvas=last.id))
         name = str(last.envelope["name"])
         return TaskHandle(last.id, last.queue, name, queues=queues_of(steps), _app=app)
+
+    async def enqueue_async(self, *, id: str | None = None) -> TaskHandle:  # noqa: A002 -- as of a task
+        """As `enqueue`, for an event loop."""
+        return await to_thread(self.enqueue, id=id)
 
 
 def chain(*steps: TaskCall | Chain | Group) -> Chain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from asyncio import CancelledError, to_thread
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from conquiet.queue.connection import run_command
 from conquiet.tasks.app import TaskApp
 from conquiet.tasks.errors import ResultTimeoutError, TaskFailedError, UnknownTaskError
+from conquiet.tasks.handle import cancellations
 from conquiet.tasks.keys import GROUP_SHARD, QueueKeys
 
 _LONGEST_WAIT_S = 5.0
@@ -80,9 +82,34 @@ class GroupHandle:
         while (status := self.status()).left:
             left_s = _LONGEST_WAIT_S if ends_at is None else ends_at - time.monotonic()
             if left_s <= 0:
-                state = f"{status.total - status.left} of {status.total} ended"
-                raise ResultTimeoutError(self.id, queue=self.queue, state=state, timeout_s=timeout_s or 0)
+                raise self._timeout(status, timeout_s)
             position = results.wait_for_event(self.queue, position, min(left_s, _LONGEST_WAIT_S))
+        return self._load(on_error)
+
+    async def status_async(self) -> GroupStatus:
+        """As `status`, for an event loop."""
+        return await to_thread(self.status)
+
+    async def results_async(self, timeout_s: float | None = None, *, on_error: str = "fail") -> list[Any]:
+        """As `results`, for an event loop."""
+        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+        before = cancellations()
+        async with self._app.async_results.changes_of(self.id, self.queue) as changes:
+            while (status := await self.status_async()).left:
+                # Before Python 3.12 a wait may swallow one.
+                if cancellations() > before:
+                    raise CancelledError
+                left_s = _LONGEST_WAIT_S if ends_at is None else ends_at - time.monotonic()
+                if left_s <= 0:
+                    raise self._timeout(status, timeout_s)
+                await changes.wait(min(left_s, _LONGEST_WAIT_S))
+        return await to_thread(self._load, on_error)
+
+    def _timeout(self, status: GroupStatus, timeout_s: float | None) -> ResultTimeoutError:
+        state = f"{status.total - status.left} of {status.total} ended"
+        return ResultTimeoutError(self.id, queue=self.queue, state=state, timeout_s=timeout_s or 0)
+
+    def _load(self, on_error: str) -> list[Any]:
         found = list(load_results(self._app, self._app.keys(self.queue), self.id, self.total))
         for number, result in enumerate(found):
             if not isinstance(result, MemberError):

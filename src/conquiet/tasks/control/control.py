@@ -29,6 +29,8 @@ TIMEOUT_S = 2.0
 #: For so long a revoked task may be in its queue after it is due; as the record of one that has not ended.
 _REVOKED_MS = 30 * 86_400_000
 _RECORD_MS = 86_400_000
+#: Of each queue.
+_MOST_SCHEDULED = 100
 
 #: What each worker answered, by its name; `None` for one that did not in time.
 Answers = dict[str, dict[str, Any] | None]
@@ -91,8 +93,14 @@ class Control:
         return self._ask("ping", workers, timeout_s)
 
     def inspect(self, workers: Sequence[str] | None = None, *, timeout_s: float = TIMEOUT_S) -> Answers:
-        """The tasks that each worker runs (`active`) and has read to run next (`reserved`)."""
-        return self._ask("inspect", workers, timeout_s)
+        """The tasks that each worker runs (`active`), has read to run next (`reserved`), and may run later.
+
+        Those are `scheduled`, of each of its queues the next 100: delayed ones, with the time at which they
+        are due. No worker has them yet; of a process pool the parent answers with them, not its children.
+        """
+        answers = self._ask("inspect", workers, timeout_s)
+        _add_scheduled(self, answers)
+        return answers
 
     def shutdown(
         self, workers: Sequence[str] | None = None, *, hard: bool = False, timeout_s: float = TIMEOUT_S
@@ -255,3 +263,17 @@ class Control:
 
     def _keys(self, queue: str) -> QueueKeys:
         return QueueKeys(self._app.namespace, queue)
+
+
+def _add_scheduled(control: Control, answers: Answers) -> None:
+    queues = {one.name: one.queues for one in control.workers() if one.parent is None}
+    scheduled = {
+        queue: [
+            {"id": task.id, "name": task.name, "queue": queue, "due_ms": task.at_ms}
+            for task in control.tasks(queue, "delayed", limit=_MOST_SCHEDULED).tasks
+        ]
+        for queue in {queue for name in answers for queue in queues.get(name, ())}
+    }
+    for name, answer in answers.items():
+        if answer is not None:
+            answer["scheduled"] = [task for queue in queues.get(name, ()) for task in scheduled[queue]]

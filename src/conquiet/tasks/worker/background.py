@@ -36,7 +36,7 @@ def background_threads(app: TaskApp, config: WorkerConfig, loops: Sequence[Consu
         for work in (
             Heartbeat(app, config, loops),
             LongTasks(app, config, loops),
-            DeadWorkers(app, config),
+            DeadWorkers(app, config, loops),
             StreamEnds(app, config),
         ):
             running.enter_context(in_thread(work))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from functools import partial
 
 from conquiet.errors import ConquietError
@@ -14,6 +15,7 @@ from conquiet.tasks.app import TaskApp
 from conquiet.tasks.canvas.follow_ups import FollowUps
 from conquiet.tasks.metrics import METRICS
 from conquiet.tasks.worker.config import WorkerConfig
+from conquiet.tasks.worker.loop import ConsumerLoop
 
 _log = MessageLog(logging.getLogger(__name__))
 
@@ -27,9 +29,10 @@ class DeadWorkers:
 
     name = "dead-workers"
 
-    def __init__(self, app: TaskApp, config: WorkerConfig) -> None:
+    def __init__(self, app: TaskApp, config: WorkerConfig, loops: Sequence[ConsumerLoop]) -> None:
         self._app = app
         self._config = config
+        self._loops = loops
         self._client = open_client(app.settings.redis_url)
         self._follow_ups = FollowUps(app)
 
@@ -58,5 +61,13 @@ class DeadWorkers:
             for one in freed:
                 text = "task at entry %s of queue %r is taken over: worker %s is dead"
                 _log.warning(text, one.entry_id, queue, one.consumer)
+            if freed:
+                self._wake()
             if len(freed) < scripts.TAKE_OVER_PAGE:
                 return
+
+    def _wake(self) -> None:
+        # A wait for new tasks does not see what waits for another worker.
+        for loop in self._loops:
+            if (channel := loop.channel) is not None:
+                channel.wake(for_good=False)
