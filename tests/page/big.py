@@ -11,7 +11,9 @@ import logging
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from conquiet import EmbeddedServer
 from conquiet.mq import ConsumerConfig, Producer, RetryPolicy, Topics, drain_partition
@@ -52,6 +54,14 @@ VIEWS = {
     "schedules": "/schedules",
     "audit": "/audit",
 }
+
+#: What is sent to open pages.
+EVENTS = (
+    f"/live?{urlencode({'view': VIEWS['overview']})}",
+    f"/live?{urlencode({'view': VIEWS['stream']})}",
+    f"/live?{urlencode({'view': VIEWS['queue']})}",
+    f"/tail/events?name={PENDING}",
+)
 
 
 def fill(client: Any, *, topics: int, pending: int, letters: int) -> None:
@@ -129,8 +139,22 @@ def commands_of(client: Any) -> dict[str, tuple[int, int]]:
     }
 
 
-def measure(client: Any, page: Served, names: Iterable[str] = VIEWS) -> dict[str, tuple[int, int, str]]:
-    """Of each view the ms to the first byte, its commands, and the slowest kind of command."""
+@dataclass(frozen=True)
+class Cost:
+    """What one view costs."""
+
+    #: To the first byte.
+    took_ms: int
+    #: Commands that the server ran for it.
+    count: int
+    #: The slowest kind of command.
+    slowest: str
+    #: The names of all of them, also of those that scripts ran.
+    names: frozenset[str]
+
+
+def measure(client: Any, page: Served, names: Iterable[str] = VIEWS) -> dict[str, Cost]:
+    """What each view costs when it is opened once more."""
     found = {}
     with page.client() as http:
         for name in names:
@@ -144,7 +168,23 @@ def measure(client: Any, page: Served, names: Iterable[str] = VIEWS) -> dict[str
             commands = commands_of(client)
             slowest = max(commands.items(), key=lambda item: item[1][1], default=("none", (0, 0)))
             count = sum(calls for calls, _ in commands.values())
-            found[name] = (took_ms, count, f"{slowest[0]} {slowest[1][1]} µs")
+            found[name] = Cost(took_ms, count, f"{slowest[0]} {slowest[1][1]} µs", frozenset(commands))
+    return found
+
+
+def commands_of_events(client: Any, page: Served) -> dict[str, frozenset[str]]:
+    """The names of the commands behind what is sent to an open page."""
+    found = {}
+    with page.client() as http:
+        for address in EVENTS:
+            client.config_resetstat()
+            with http.stream("GET", address) as response:
+                lines = response.iter_lines()
+                next(line for line in lines if line.startswith("event:"))
+                if address.startswith("/tail"):
+                    # It has waited for what comes next.
+                    next(line for line in lines if line.startswith(": alive"))
+            found[address] = frozenset(commands_of(client))
     return found
 
 
@@ -159,8 +199,9 @@ def main() -> None:
             letters=round(100_000 * scale),
         )
         with serving(server.url, *QUIET) as page:
-            for name, (took_ms, count, slowest) in measure(client, page).items():
-                print(f"{name:<26}{took_ms:>6} ms {count:>7} commands   slowest: {slowest}", flush=True)
+            for name, cost in measure(client, page).items():
+                took = f"{cost.took_ms:>6} ms {cost.count:>7} commands"
+                print(f"{name:<26}{took}   slowest: {cost.slowest}", flush=True)
 
 
 if __name__ == "__main__":

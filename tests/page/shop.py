@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from conquiet import DrainLimits, QueueConfig, RedisStreamsQueue, StreamWriter
 from conquiet.mq import ConsumerConfig, DeadLetter, Producer, RetryPolicy, Topics, drain_partition
 from conquiet.tasks import TaskApp, chain, chord, group
+from conquiet.tasks.beat import Beat, BeatConfig
 from conquiet.tasks.keys import QueueKeys
 from conquiet.tasks.worker import Worker, WorkerConfig
 from tests.eventually import eventually
@@ -34,6 +36,8 @@ class Shop:
     hostile: str = "hostile"
     queue: str = "mail"
     hostile_queue: str = f"queue {SCRIPT}"
+    #: A member of a group, on which another task follows.
+    canvas_task: str = ""
 
 
 def open_shop(client: Any, url: str) -> Shop:
@@ -127,8 +131,21 @@ def _fill_queue(shop: Shop) -> None:
         send.enqueue(to="nobody")
         with Worker(app, WorkerConfig(queues=(shop.queue,), pool="thread", concurrency=1)):
             eventually(lambda: app.control.queue(shop.queue).dead_letters)
+        known = {one.id for one in app.control.tasks(shop.queue, "queued").tasks}
         chord([add.call(one=n, two=n) for n in range(3)], total.partial()).enqueue()
+        members = [one.id for one in app.control.tasks(shop.queue, "queued").tasks if one.id not in known]
+        shop.canvas_task = str(members[0])
         chain(add.call(one=1, two=2), group([add.call(one=5, two=6)])).enqueue()
         app.schedule("nightly", send, {"to": "ann"}, cron="0 2 * * *")
         for schedule in app.schedules.declared.values():
             app.schedules.apply(schedule)
+        _run_schedule(app)
+
+
+def _run_schedule(app: TaskApp) -> None:
+    """One that has run."""
+    app.schedule("often", app.tasks["shop.send"], {"to": "bob"}, every=timedelta(seconds=1))
+    app.schedules.apply(app.schedules.declared["often"])
+    beat = Beat(app, BeatConfig(name="shop"))
+    eventually(lambda: (beat.tick(), app.schedules.history("often", 1))[1])
+    app.schedules.enable("often", is_enabled=False)

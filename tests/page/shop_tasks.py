@@ -30,6 +30,10 @@ def declare(app: TaskApp) -> TaskApp:
     def total(parts: list[int]) -> int:
         return sum(parts)
 
+    @app.task(name="shop.later", queue="later")
+    def later(one: int, two: int) -> int:
+        return one + two
+
     return app
 
 

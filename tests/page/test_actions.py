@@ -14,6 +14,8 @@ from conquiet.operations import AuditLog
 from conquiet.page import PageSettings
 from conquiet.page.actions.jobs import Done, Jobs, TooManyJobsError
 from conquiet.queue import open_client
+from conquiet.tasks import TaskApp, Worker, WorkerConfig
+from tests.cli.processes import running
 from tests.eventually import eventually
 from tests.page.forms import fields_of
 from tests.page.served import APP, serving, serving_here
@@ -232,13 +234,62 @@ def test_tasks_are_retried_purged_and_revoked(operator, shop):
 
 def test_all_dead_letters_of_a_queue_are_retried_or_purged(operator, shop):
     with app_of(shop) as app:
-        question, command = ask(operator, "retry-tasks", queue=shop.queue)
-        assert "1 tasks would be enqueued again" in question
+        question, command = ask(operator, "purge-tasks", queue=shop.queue)
+        assert "1 dead letters would be deleted for good" in question
         assert "--all" in command
-        confirm(operator, "retry-tasks", question)
+        assert app.control.queue(shop.queue).dead_letters == 1
+        question_of_retry, command = ask(operator, "retry-tasks", queue=shop.queue)
+        assert "1 tasks would be enqueued again" in question_of_retry
+        assert "--all" in command
+        confirm(operator, "retry-tasks", question_of_retry)
         assert app.control.queue(shop.queue).dead_letters == 0
+
+        # One that comes after the question is left by it, and deleted by the next one.
+        _fail(app, shop.queue, 2)
+        assert "Deleted 0 dead letters" in confirm(operator, "purge-tasks", question)
+        # The one that was retried has failed again.
+        assert app.control.queue(shop.queue).dead_letters == 2
         question, _ = ask(operator, "purge-tasks", queue=shop.queue)
-        assert "0 dead letters" in question
+        assert "Deleted 2 dead letters" in confirm(operator, "purge-tasks", question)
+        assert app.control.queue(shop.queue).dead_letters == 0
+
+
+def test_chosen_dead_letters_of_a_queue_are_purged(operator, shop):
+    with app_of(shop) as app:
+        (chosen,) = app.control.tasks(shop.queue, "dead_lettered").tasks
+        _fail(app, shop.queue, 2)
+        count = app.control.queue(shop.queue).dead_letters
+        question, command = ask(operator, "purge-tasks", queue=shop.queue, id=chosen.letter_id, chosen="1")
+        assert "1 dead letters would be deleted for good" in question
+        assert f"tasks purge {chosen.letter_id}" in command
+
+        assert "Deleted 1 dead letters" in confirm(operator, "purge-tasks", question)
+        left = {one.letter_id for one in app.control.tasks(shop.queue, "dead_lettered").tasks}
+
+    assert (len(left), chosen.letter_id in left) == (count - 1, False)
+
+
+def _fail(app: TaskApp, queue: str, count: int) -> None:
+    """Enqueue one more task that fails, and wait for so many dead letters."""
+    app.tasks["shop.send"].enqueue(to="nobody")
+    with Worker(app, WorkerConfig(queues=(queue,), pool="thread", concurrency=1)):
+        eventually(lambda: app.control.queue(queue).dead_letters == count)
+
+
+def test_a_worker_process_is_stopped(operator, shop):
+    with (
+        app_of(shop) as app,
+        running("worker", APP, "--queues", "spare", CONQUIET_REDIS_URL=shop.url) as process,
+    ):
+        (worker,) = eventually(lambda: [one for one in app.control.workers() if one.parent is None])
+        question, command = ask(operator, "stop-workers", worker=worker.name)
+        assert "1 of 1 are alive" in question
+        assert process.poll() is None
+
+        assert "1 of 1 workers have answered, and end" in confirm(operator, "stop-workers", question)
+        assert process.wait(60) == 0
+        assert app.control.workers() == []
+    assert shlex.split(command)[:4] == ["conquiet", "workers", "stop", worker.name]
 
 
 def test_a_queue_is_paused_and_resumed(operator, shop):
@@ -279,6 +330,24 @@ def test_what_cannot_be_audited_is_not_done(operator, shop):
 
     assert answer.status_code == 503
     assert letters(shop).count() == 3
+
+
+def test_an_action_is_not_stopped_if_that_cannot_be_audited(operator, shop):
+    question, _ = ask(operator, "replay", name=shop.topic, per_second="0.01")
+    said = confirm(operator, "replay", question)
+    (job,) = re.findall(r'name="job" value="([\d-]+)"', said)
+    token = re.findall(r'name="form_token" value="(\w+)"', said)[0]
+    shop.client.rename("conquiet:audit", "audit-aside")
+    shop.client.set("conquiet:audit", "not a stream")
+
+    refused = operator.post("/stop-job", data={"job": job, "form_token": token})
+    shop.client.rename("audit-aside", "conquiet:audit")
+    still = operator.get("/letters", params={"name": shop.topic, "done": job}).text
+
+    assert refused.status_code == 503
+    assert "Running" in still
+    operator.post("/stop-job", data={"job": job, "form_token": token})
+    eventually(lambda: AuditLog(shop.client).last(1)[0].outcome == "stopped")
 
 
 def test_an_action_that_fails_is_in_the_audit_stream_with_its_error(operator, shop):

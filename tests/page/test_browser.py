@@ -16,10 +16,11 @@ from conquiet.mq import DeadLetters, Topics
 from conquiet.operations import SampleRing, take_samples
 from conquiet.operations.samples import EVERY_MS
 from conquiet.queue import open_client
+from conquiet.tasks import Worker, WorkerConfig
 from tests.eventually import eventually
 from tests.page.browser import PHONE, WIDE, chromium
 from tests.page.served import serving
-from tests.page.shop import drain_orders, open_shop, send_orders
+from tests.page.shop import app_of, drain_orders, open_shop, send_orders
 from tests.page.test_views import addresses
 
 pytestmark = pytest.mark.xdist_group("chromium")
@@ -162,6 +163,21 @@ def test_an_open_page_follows_what_happens(logged_in, served, own_shop):
     eventually(lambda: logged_in.shown("#facts dd") == str(before + 7))
     drain_orders(own_shop, is_fixed=True)
     eventually(lambda: logged_in.shown("#groups dd") == "0")
+    assert logged_in.complaints() == []
+
+
+def test_an_open_task_shows_its_result_when_it_has_ended(logged_in, served, own_shop):
+    with app_of(own_shop) as app:
+        handle = app.tasks["shop.later"].enqueue(one=20, two=22)
+        logged_in.open(f"{served.url}/task?queue={handle.queue}&id={handle.id}")
+        eventually(lambda: logged_in.shown("#live-state") == "live")
+        assert logged_in.shown("#result") == ""
+        assert "22" in (logged_in.shown("#arguments") or "")
+        with Worker(app, WorkerConfig(queues=(handle.queue,), pool="thread", concurrency=1)):
+            eventually(lambda: "42" in (logged_in.shown("#result") or ""))
+
+    eventually(lambda: "succeeded" in (logged_in.shown("#task") or ""))
+    assert "until it has ended" in (logged_in.shown("#arguments") or "")
     assert logged_in.complaints() == []
 
 

@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,7 +19,7 @@ import pytest
 import redis
 
 from conquiet import EmbeddedServer
-from conquiet.mq import MessageBrowser, MqAdmin
+from conquiet.mq import DeadLetters, MessageBrowser, MqAdmin, Topics
 from conquiet.page.application import VIEWS
 from conquiet.page.catalogue import Subject
 from conquiet.page.charts import Series, chart_of
@@ -36,9 +38,14 @@ def addresses(shop) -> list[str]:
     """Each view with something to show."""
     browser = MessageBrowser(shop.client)
     clean, bad = (browser.page(name).messages[0].position for name in (shop.topic, shop.stream))
+    letters = [
+        f"/letter?name={name}&id={DeadLetters(Topics(shop.client).open(name)).list(limit=1).letters[0].id}"
+        for name in (shop.topic, shop.hostile)
+    ]
     with app_of(shop) as app:
         (letter,) = app.control.tasks(shop.queue, "dead_lettered").tasks
         queued = app.control.tasks(shop.queue, "queued").tasks[0]
+        ended = next(one for one in app.control.tasks(shop.queue, "ended").tasks if one.state == "succeeded")
     return [
         "/",
         "/?q=ord&kind=topic&sort=backlog",
@@ -60,11 +67,15 @@ def addresses(shop) -> list[str]:
         *(f"/queue?name={shop.queue}&where={where}" for where in ("dead_lettered", "ended")),
         f"/task?queue={shop.queue}&id={letter.id}",
         f"/task?queue={shop.queue}&id={queued.id}",
+        f"/task?queue={shop.queue}&id={ended.id}",
+        f"/task?queue={shop.queue}&id={shop.canvas_task}",
+        *letters,
         f"/queue?{urlencode({'name': shop.hostile_queue, 'where': 'dead_lettered'})}",
         f"/task?{urlencode({'queue': shop.hostile_queue, 'id': '1000-1'})}",
         "/workers",
         "/schedules",
         "/schedule?name=nightly",
+        "/schedule?name=often",
         "/audit",
     ]
 
@@ -72,8 +83,16 @@ def addresses(shop) -> list[str]:
 def test_every_view_has_an_address_here(shop):
     seen = {address.partition("?")[0] for address in addresses(shop)}
 
-    # A letter's own view is found through the list, see below.
-    assert {view.path for view in VIEWS} - seen == {"/letter"}
+    assert {view.path for view in VIEWS} - seen == set()
+
+
+def test_a_task_that_has_ended_a_canvas_and_a_schedule_that_has_run_are_among_them(operator, shop):
+    shown = {address: html.unescape(operator.get(address).text) for address in addresses(shop)}
+    of_tasks = [text for address, text in shown.items() if address.startswith("/task?queue=mail")]
+
+    assert any('"sent to ann"' in text and "succeeded" in text for text in of_tasks)
+    assert any('<svg class="canvas"' in text and "total" in text for text in of_tasks)
+    assert "It has not run yet" not in shown["/schedule?name=often"]
 
 
 def test_every_view_answers_and_hostile_content_is_text(operator, shop):
@@ -126,6 +145,87 @@ def test_the_numbers_are_those_of_the_library(operator, shop):
     assert re.search(rf"<dt>Lag</dt><dd><a [^>]*>{group.lag}</a>", page)
     assert re.search(rf"<dt>Pending</dt><dd><a [^>]*>{group.pending}</a>", page)
     assert (group.lag, group.pending) == (7, 4)
+
+
+#: What is a property of its row, and counts nothing that another view could list.
+_NO_COUNTS = {"Attempts", "Attempt", "Partition", "Epoch", "Version", "Priority", "Idle", "Late by"}
+_NO_COUNTS |= {"At once", "Deliveries", "Skipped", "How many", "Process"}
+
+
+class Numbers(HTMLParser):
+    """Finds numbers in figures and in cells of tables, with their labels, and whether they are links."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.without_link: list[tuple[str, str]] = []
+        self._heads: list[str] = []
+        self._column = 0
+        self._tag, self._text, self._has_link, self._label = "", "", False, ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self._heads = []
+        if tag == "tr":
+            self._column = 0
+        if tag in ("dt", "dd", "td", "th"):
+            self._tag, self._text, self._has_link = tag, "", False
+        self._has_link |= tag == "a"
+
+    def handle_data(self, data: str) -> None:
+        self._text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        text = self._text.strip()
+        if tag == "dt":
+            self._label = text
+        if tag == "th":
+            self._heads.append(text)
+            self._column += 1
+        label = self._label if tag == "dd" else ""
+        if tag == "td":
+            label = self._heads[self._column] if self._column < len(self._heads) else ""
+            self._column += 1
+        is_number = re.fullmatch(r"[\d,.]+\+?( s| min| h)?", text) is not None
+        if tag in ("dd", "td") and is_number and not self._has_link and label not in _NO_COUNTS:
+            self.without_link.append((label, text))
+
+
+def test_every_number_that_counts_something_leads_to_it(operator, shop):
+    found, sample = {}, Numbers()
+    sample.feed(
+        "<dt>Lag</dt><dd>5</dd><table><tr><th>N</th></tr><tr><td><a>1</a></td></tr><tr><td>7</td></tr>"
+    )
+    # It is not blind.
+    assert sample.without_link == [("Lag", "5"), ("N", "7")]
+    for address in addresses(shop):
+        numbers = Numbers()
+        numbers.feed(operator.get(address).text)
+        if numbers.without_link:
+            found[address] = numbers.without_link
+
+    assert found == {}
+
+
+def test_numbers_lead_to_what_they_count(operator, shop):
+    """Those of one partition to its own messages, the lag to what was not delivered."""
+    page = html.unescape(operator.get("/topic", params={"name": shop.stream}).text)
+    (lag,) = re.findall(r'<dt>Lag</dt><dd><a href="([^"]+)">7</a>', page)
+    (pending,) = re.findall(r'<td class="num"><a href="(/pending[^"]+partition=0)">4</a>', page)
+
+    assert len(re.findall(r'href="/message\?', operator.get(lag).text)) == 7
+    assert len(re.findall(r'href="/message\?', operator.get(pending).text)) == 4
+    nothing = operator.get("/pending", params={"name": shop.stream, "group": "analytics", "partition": "9"})
+    assert "Nothing is pending" in nothing.text
+    assert operator.get("/messages", params={"name": shop.stream, "partition": "x"}).status_code == 400
+
+
+def test_findings_lead_to_what_they_found(operator, shop):
+    for address, leads_to in (
+        (f"/topic?name={shop.topic}", f"/letters?name={shop.topic}"),
+        (f"/queue?name={shop.queue}", f"/queue?name={shop.queue}&where=dead_lettered"),
+    ):
+        page = html.unescape(operator.get(address).text)
+        assert re.search(rf'<a href="{re.escape(leads_to)}">[^<]*dead letters', page), address
 
 
 def test_a_plain_stream_is_found_without_being_named(operator, shop):
@@ -411,11 +511,10 @@ def test_charts_have_gaps_where_nothing_is_known():
     assert chart_of([], title="none") is None
 
 
-#: What a page needs to show everything: it reads, and runs scripts that read.
-VIEWER_RULES = (
-    "~* &* -@all +@read +@connection +info +time +config|get +command|info +evalsha +eval +scan "
-    "+xinfo|groups +xinfo|consumers +xinfo|stream"
-)
+#: The documented line and what is added to it: of a viewer, for samples, for an operator.
+PAGE = (Path(__file__).parents[2] / "docs" / "page.md").read_text()
+(VIEWER_RULES,) = re.findall(r"^user page-viewer on >PASSWORD (.*)$", PAGE, re.MULTILINE)
+(SAMPLE_RULES,) = re.findall(r"`(\(%W~conquiet:samples[^`]*\))`", PAGE)
 
 
 def test_a_user_who_may_only_read_is_enough_for_every_view():
@@ -432,6 +531,19 @@ def test_a_user_who_may_only_read_is_enough_for_every_view():
         assert _writes(client) == writes
         # The samples of charts, which are given up then.
         assert {entry["object"] for entry in client.acl_log()} <= {"xadd", "pexpire"}
+
+
+def test_the_documented_rights_for_samples_are_enough():
+    with EmbeddedServer() as server, open_client(server.url) as client:
+        open_shop(client, server.url)
+        rules = [*VIEWER_RULES.split(), SAMPLE_RULES]
+        client.execute_command("ACL", "SETUSER", "looker", "on", ">looker-password", *rules)
+        url = server.url.replace("redis://", "redis://looker:looker-password@")
+        # Before anybody looks.
+        with serving(url, "--read-only"):
+            assert eventually(lambda: client.exists("conquiet:samples:orders"))
+
+        assert client.acl_log() == []
 
 
 def _writes(client: redis.Redis) -> int:

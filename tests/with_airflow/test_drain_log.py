@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
+import pkgutil
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, BaseOperator
 from sqlalchemy import make_url, text
 
 from airflow_provider_conquiet.links import DocumentationLink, target_of
@@ -266,6 +268,36 @@ def test_openlineage_gets_the_stream_and_its_row_counts(orders, stream, context)
     assert (output.name, read.name) == (stream, stream)
     assert output.outputFacets["outputStatistics"].rowCount == 2
     assert read.inputFacets["inputStatistics"].rowCount == 2
+
+
+def classes_of_the_provider() -> list[type[BaseOperator]]:
+    """Operators, sensors, and those behind the decorators, of every module."""
+    import airflow_provider_conquiet as package
+
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(found.name)
+    known, waiting = set[type[BaseOperator]](), [BaseOperator]
+    while waiting:
+        for one in waiting.pop().__subclasses__():
+            if one not in known:
+                known.add(one)
+                waiting.append(one)
+    ours = {one for one in known if one.__module__.startswith(f"{package.__name__}.")}
+    return sorted(ours, key=lambda one: one.__name__)
+
+
+@pytest.mark.parametrize("kind", classes_of_the_provider(), ids=lambda kind: kind.__name__)
+def test_each_operator_sensor_and_decorator_has_the_link(kind):
+    assert any(isinstance(link, DocumentationLink) for link in kind.operator_extra_links)
+
+
+def test_the_classes_that_have_it_are_all_of_them():
+    names = {one.__name__ for one in classes_of_the_provider()}
+
+    assert names >= {"DrainOperator", "DrainDecoratedOperator", "EnqueueOperator", "EnqueueDecoratedOperator"}
+    assert names >= {"TaskOperator", "TaskDecoratedOperator", "ClaimStaleOperator", "TakeOperator"}
+    assert names >= {"TrimOperator", "BacklogSensor", "MessageSensor", "DrainSensor", "AckByRunSensor"}
+    assert "SparkPublishOperator" in names
 
 
 def test_every_operator_has_a_link(stream, monkeypatch):

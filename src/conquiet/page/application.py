@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -74,7 +76,11 @@ def build_page(site: Site, gate: Gate) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        # In a thread: it opens the first connection, which a server that is away refuses late.
+        starting = threading.Thread(target=site.start_sampler, name="conquiet-page-start", daemon=True)
+        starting.start()
         yield
+        await asyncio.to_thread(starting.join)
         desk.close()
 
     app = Starlette(

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from conquiet.queue.connection import run_command
+from conquiet.queue.connection import as_text, run_command
 from conquiet.queue.message import data_of
 
 if TYPE_CHECKING:
-    from conquiet.tasks import TaskApp
+    from conquiet.tasks import TaskApp, TaskStatus
     from conquiet.tasks.canvas.nodes import Step
     from conquiet.tasks.control import TaskLetter
     from conquiet.tasks.envelope import TaskEnvelope
@@ -21,8 +21,12 @@ _WIDTH, _HEIGHT, _GAP_X, _GAP_Y = 190, 46, 50, 14
 #: Tasks that are drawn; a group may have 100,000 members.
 _MOST_NODES = 60
 _MOST_MEMBERS = 12
-#: Entries behind the time of its id among which a task's envelope is looked for.
-_NEAR = 200
+#: Entries behind the time at which a task was enqueued among which its envelope is looked for: a call of
+#: `send_many` adds many in one millisecond.
+_MOST_READ = 2_000
+_AT_ONCE = 200
+#: Without a record the time is that of its id, by the clock of another machine.
+_CLOCKS_DIFFER_MS = 1_000
 _TASK_ID = re.compile(r"(\d{10,15})-\d+")
 
 
@@ -67,29 +71,55 @@ class Drawing:
         return max((node.y for node in self.nodes), default=0) + _HEIGHT + 8
 
 
-def canvas_of(app: TaskApp, queue: str, task_id: str, letter: TaskLetter | None) -> TaskEnvelope | None:
-    """The envelope of a task that is a dead letter, delayed, or still in its stream."""
-    from conquiet.tasks.envelope import TaskEnvelope
+def canvas_of(
+    app: TaskApp, queue: str, task_id: str, status: TaskStatus | None, letter: TaskLetter | None
+) -> TaskEnvelope | None:
+    """The envelope of a task that is a dead letter, delayed, or still in its stream.
 
+    `None` for one that has succeeded, was revoked or has expired: Redis keeps its record, and no envelope.
+    """
     if letter is not None:
         return _decoded(app, json.dumps(letter.envelope).encode()) if letter.envelope else None
     keys = app.keys(queue)
     item = run_command(app.client, "HGET", keys.delayed_items, task_id, stream=keys.prefix, group=None)
     if item:
         return _decoded(app, item.partition(b":")[2])
-    match = _TASK_ID.match(task_id)
-    if match is None:
+    if status is not None and status.state.is_final:
         return None
-    for stream in keys.streams:
-        # A task is added just after its id was made.
-        command = ("XRANGE", stream, f"{int(match[1]) - 1_000}-0", "+", "COUNT", _NEAR)
-        for _, fields in run_command(app.client, *command, stream=stream, group=None):
+    since_ms = _enqueued_at(task_id, status)
+    for stream in () if since_ms is None else keys.streams:
+        data = _envelope_in(app, stream, task_id, f"{since_ms}-0")
+        if data is not None:
+            return _decoded(app, data)
+    return None
+
+
+def _enqueued_at(task_id: str, status: TaskStatus | None) -> int | None:
+    """When it was added to its stream, or just before, ms."""
+    queued = [step.at for step in status.history if step.state == "queued"] if status is not None else []
+    if queued:
+        # The script that wrote the step has added the entry, in this very millisecond.
+        return round(queued[-1].timestamp() * 1000)
+    match = _TASK_ID.match(task_id)
+    return None if match is None else max(0, int(match[1]) - _CLOCKS_DIFFER_MS)
+
+
+def _envelope_in(app: TaskApp, stream: str, task_id: str, start: str) -> bytes | None:
+    from conquiet.tasks.envelope import TaskEnvelope
+
+    for _ in range(_MOST_READ // _AT_ONCE):
+        command = ("XRANGE", stream, start, "+", "COUNT", _AT_ONCE)
+        entries = run_command(app.client, *command, stream=stream, group=None)
+        for _, fields in entries:
             try:
                 data = data_of(fields)
                 if TaskEnvelope.decode(data).id == task_id:
-                    return _decoded(app, data)
+                    return data
             except ValueError:
                 continue
+        if len(entries) < _AT_ONCE:
+            break
+        start = f"({as_text(entries[-1][0])}"
     return None
 
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
-
-#: More ids than this are not written out.
-_MOST_IDS = 20
 
 
 def command(*words: object, **options: object) -> str:
@@ -19,9 +15,3 @@ def command(*words: object, **options: object) -> str:
         elif value is not None and value is not False and value != "":
             parts += [option, str(value)]
     return shlex.join(parts)
-
-
-def ids_of(ids: Iterable[str]) -> tuple[str, ...]:
-    """Ids as arguments; of many, the first ones."""
-    found = tuple(ids)
-    return found if len(found) <= _MOST_IDS else (*found[:_MOST_IDS], "…")

@@ -67,14 +67,15 @@ class Performance:
 
         Raises:
             ValueError: it has ended, or another process of the page does it.
+            QueueError: the audit stream cannot be written; it goes on.
         """
         job = self._site.jobs.find(job_id)
         if job is None or job.state != "running":
             raise ValueError("this action has ended, or another process of the page does it")
-        job.progress.stop()
         detail = f"asked to stop: {job.title} (begun as {job_id})"
         stopped = AuditEntry(user=user.name, action="stop", subject=job.title, outcome="done", detail=detail)
         self._site.audit.write(stopped)
+        job.progress.stop()
 
     def find(self, job_id: str) -> Shown | None:
         """A job of this process; of another one, what the audit stream says."""

@@ -76,6 +76,17 @@ class Query:
             raise ValueError(f"{name} must be a number from 1 to {most:,}, got {value!r:.50}")
         return int(value)
 
+    def partition(self) -> int | None:
+        """The number of a partition; `None` for all.
+
+        Raises:
+            ValueError: it is no number.
+        """
+        value = self.text("partition")
+        if value is not None and not (value.isdecimal() and len(value) < 7):
+            raise ValueError(f"partition must be a number, got {value!r:.50}")
+        return None if value is None else int(value)
+
     def rate(self, name: str) -> float | None:
         """Messages per second; `None` for as fast as it goes.
 

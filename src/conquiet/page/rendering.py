@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
+from conquiet.mq.look.stats import PartitionBacklog
 from conquiet.operations.values import shown_age, shown_lag, shown_time
 from conquiet.page.commands import command
 from conquiet.page.masks import visible
 from conquiet.page.query import Place
+from conquiet.page.rows import address_of_finding
+from conquiet.queue.message import entry_id_order
 
 HERE = Path(__file__).parent
 
@@ -35,6 +39,8 @@ def environment() -> Environment:
         "n": lambda value: "-" if value is None else f"{value:,}",
         "rate": shown_rate,
         "below": lambda path, link: link(path),
+        "undelivered": undelivered_from,
+        "leads_to": lambda check, subject, link: link(address_of_finding(check, subject)),
         "text": lambda value: visible("" if value is None else str(value)),
     }
     made.globals |= {"cli": command}
@@ -62,6 +68,15 @@ def time_element(milliseconds: int | None) -> Markup | str:
     if len(text) != 19:
         return text
     return Markup('<time datetime="{}Z">{}</time>').format(text.replace(" ", "T"), text)
+
+
+def undelivered_from(partitions: Iterable[PartitionBacklog]) -> str | None:
+    """The first entry id that a group may not have delivered, in partitions that it lags behind in."""
+    marks = [one.last_delivered_id or "0-0" for one in partitions if one.lag != 0]
+    if not marks:
+        return None
+    milliseconds, _, number = min(marks, key=entry_id_order).partition("-")
+    return f"{milliseconds}-{int(number) + 1}"
 
 
 def shown_rate(per_second: float | None) -> str:

@@ -105,14 +105,6 @@ class Row:
             dead_letters=figures.last[0].dead_letters,
         )
 
-    def address(self, check: str) -> str:
-        """The view that shows what the doctor's check has found."""
-        name = {"name": self.subject.name}
-        if self.subject.kind == "queue":
-            return address("/queue", name | {"where": "dead_lettered" if check == "dead-letters" else None})
-        views = {"dead-letters": "/letters", "dead-consumer": "/pending", "old-pending": "/pending"}
-        return address(views.get(check, "/topic"), name)
-
     def with_rates(self, figures: Figures | None) -> Self:
         """The same with what comes in and goes out each second."""
         rates = [] if figures is None else list(figures.rates().values())
@@ -123,6 +115,15 @@ class Row:
             in_per_s=max(enqueued) if enqueued else None,
             out_per_s=sum(handled) if handled else None,
         )
+
+
+def address_of_finding(check: str, subject: Subject) -> str:
+    """The view that shows what the doctor's check has found."""
+    name = {"name": subject.name}
+    if subject.kind == "queue":
+        return address("/queue", name | {"where": "dead_lettered" if check == "dead-letters" else None})
+    views = {"dead-letters": "/letters", "dead-consumer": "/pending", "old-pending": "/pending"}
+    return address(views.get(check, "/topic"), name)
 
 
 class Rows:

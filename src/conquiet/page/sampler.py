@@ -19,8 +19,8 @@ _log = logging.getLogger(__name__)
 #: Seconds between two rounds, and subjects that one round samples.
 _EVERY_S = 5.0
 _AT_ONCE = 40
-#: Those that somebody looked at lately are in each round.
-_LOOKED_AT = 10
+#: Those that somebody looked at lately are in each round: as many as one page of the overview shows.
+_LOOKED_AT = 25
 
 
 @dataclass(frozen=True, slots=True)

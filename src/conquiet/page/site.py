@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from conquiet.errors import MissingExtraError
+from conquiet.errors import ConquietError, MissingExtraError
 from conquiet.operations import AuditLog, SampleRing, ServerFacts, server_facts
 from conquiet.page.actions.jobs import Jobs
 from conquiet.page.catalogue import Catalogue, Subject
@@ -22,6 +23,8 @@ from conquiet.queue.connection import run_command
 
 if TYPE_CHECKING:
     from conquiet.tasks import TaskApp
+
+_log = logging.getLogger(__name__)
 
 #: INFO and CONFIG are asked again after this time.
 _SERVER_FRESH_S = 15.0
@@ -106,6 +109,15 @@ class Site:
                 if self.settings.takes_samples:
                     self._sampler.start()
             return self._sampler
+
+    def start_sampler(self) -> None:
+        """Have samples taken from now on, before anybody looks; where that fails, from the first view on."""
+        if not self.settings.takes_samples:
+            return
+        try:
+            _ = self.sampler
+        except (ConquietError, OSError) as error:
+            _log.warning("no samples are taken until somebody looks: %s", error)
 
     def now_ms(self) -> int:
         """The server's time."""

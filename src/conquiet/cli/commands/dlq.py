@@ -141,16 +141,19 @@ def purge_letters(
     letter_ids: _Ids = None,
     older_than: Annotated[int | None, duration_option("--older-than", "Letters older than this.")] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Every letter.")] = False,
+    until: _Until = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Delete letters for good, by id, by age, or all."""
-    if sum((bool(letter_ids), older_than is not None, is_all)) != 1:
-        raise UsageError("Give ids, --older-than, or --all.")
-    age_ms = None if letter_ids else older_than or 0
+    """Delete letters for good, by id, by age, or all; with --until all that were there at that time."""
+    if sum((bool(letter_ids), older_than is not None, is_all)) != 1 or (until is not None and not is_all):
+        raise UsageError("Give ids, --older-than, or --all, which may have --until.")
+    which: dict[str, Any] = {"letter_ids": letter_ids}
+    if not letter_ids:
+        which = {"older_than_ms": older_than or 0} if until is None else {"until_ms": until}
     with dead_letters(context, name) as letters:
         count = context.confirmed(
-            lambda is_dry_run: letters.purge(letter_ids or None, older_than_ms=age_ms, dry_run=is_dry_run),
+            lambda is_dry_run: letters.purge(dry_run=is_dry_run, **which),
             lambda count: f"Delete {count:,} dead letters of {name!r} for good?",
             yes=yes,
             dry_run=dry_run,

@@ -118,18 +118,24 @@ def purge_tasks(
     queue: _Queue = "default",
     older_than: Annotated[int | None, duration_option("--older-than", "Letters older than this.")] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Every letter.")] = False,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            "--until", help="With --all: dead-lettered then or before.", metavar="TIME", parser=parse_time
+        ),
+    ] = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Delete dead letters for good, by id, by age, or all."""
-    if sum((bool(task_ids), older_than is not None, is_all)) != 1:
-        raise UsageError("Give ids, --older-than, or --all.")
-    age_ms = None if task_ids else older_than or 0
+    """Delete dead letters for good, by id, by age, or all; with --until all that were there at that time."""
+    if sum((bool(task_ids), older_than is not None, is_all)) != 1 or (until is not None and not is_all):
+        raise UsageError("Give ids, --older-than, or --all, which may have --until.")
+    which: dict[str, Any] = {"names": task_ids}
+    if not task_ids:
+        which = {"older_than_ms": older_than or 0} if until is None else {"until_ms": until}
     with options.open(context) as app:
         count = context.confirmed(
-            lambda is_dry_run: app.control.purge(
-                task_ids or None, queue=queue, older_than_ms=age_ms, dry_run=is_dry_run
-            ),
+            lambda is_dry_run: app.control.purge(queue=queue, dry_run=is_dry_run, **which),
             lambda count: f"Delete {count:,} dead letters of queue {queue!r} for good?",
             yes=yes,
             dry_run=dry_run,

@@ -92,6 +92,8 @@ class MessageQuery:
     key: str | None = None
     #: Only with this text in their bytes.
     text: str | None = None
+    #: Only in this partition.
+    partition: int | None = None
     #: So many are read at the most to find those.
     most_read: int = _MAX_READ
 
@@ -223,6 +225,8 @@ def _messages(topic: Topic, query: MessageQuery) -> Iterator[StoredMessage]:
     after = None if query.cursor is None else Position.parse(query.cursor)
     streams: list[Iterable[StoredMessage]] = []
     for partition in topic.partitions:
+        if query.partition not in (None, partition):
+            continue
         start, end = _bound(query.since, "-"), _bound(query.until, "+")
         if after is not None and query.oldest_first:
             start = after.start_in(partition)

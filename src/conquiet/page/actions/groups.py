@@ -5,7 +5,7 @@ from __future__ import annotations
 from conquiet.mq import MqAdmin
 from conquiet.page.actions.action import Action, Option, Plan, Preview
 from conquiet.page.actions.jobs import Done, Progress
-from conquiet.page.commands import command, ids_of
+from conquiet.page.commands import command
 from conquiet.page.query import Query, address
 from conquiet.page.site import Site
 
@@ -81,7 +81,7 @@ def plan_cancel(site: Site, query: Query) -> Plan:
         question=f"Delete {len(ids):,} delayed messages of {name} for good?",
         verb="Delete for good",
         subject=name,
-        command=command("delayed", "cancel", name, *ids_of(ids), yes=True),
+        command=command("delayed", "cancel", name, *ids, yes=True),
         back=address("/delayed", {"name": name}),
         destroys=True,
         preview=lambda: Preview(

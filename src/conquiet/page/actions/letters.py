@@ -9,7 +9,7 @@ from typing import Any
 from conquiet.mq import DeadLetters, Topics
 from conquiet.page.actions.action import RATE_OPTION, Action, Plan, Preview
 from conquiet.page.actions.jobs import Done, Progress
-from conquiet.page.commands import command, ids_of
+from conquiet.page.commands import command
 from conquiet.page.query import Query, address
 from conquiet.page.site import Site
 
@@ -107,6 +107,9 @@ def plan_replay(site: Site, query: Query) -> Plan:
         options |= {"all": True, **filter_options(query)}
     before = asked_at(site, query)
     until_ms = min(which.get("until_ms", before), before)
+    if not ids:
+        # The command leaves what comes after the question, too.
+        options |= {"until": until_ms}
     letters = DeadLetters(Topics(site.client).open_existing(name))
     replay = Replay(letters, ids, which | {"until_ms": until_ms}, to_all, query.rate("per_second"))
     kind = which.get("error_type")
@@ -115,7 +118,7 @@ def plan_replay(site: Site, query: Query) -> Plan:
         question=f"Replay {_named(ids) if ids else every} of {name}?",
         verb="Replay",
         subject=name,
-        command=command("dlq", "replay", name, *ids_of(ids), **options, yes=True),
+        command=command("dlq", "replay", name, *ids, **options, yes=True),
         back=address("/letters", {"name": name}),
         options=(RATE_OPTION.with_value(query.text("per_second")),),
         hidden=() if ids else (("before", str(before)),),
@@ -142,7 +145,7 @@ def plan_purge(site: Site, query: Query) -> Plan:
         question=f"Delete {_named(ids) if ids else 'all dead letters'} of {name} for good?",
         verb="Delete for good",
         subject=name,
-        command=command("dlq", "purge", name, *ids_of(ids), all=not ids, yes=True),
+        command=command("dlq", "purge", name, *ids, all=not ids, until=None if ids else asked_ms, yes=True),
         back=address("/letters", {"name": name}),
         destroys=True,
         hidden=() if ids else (("before", str(asked_ms)),),

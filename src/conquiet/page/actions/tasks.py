@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from conquiet.page.actions.action import RATE_OPTION, Action, Plan, Preview
 from conquiet.page.actions.jobs import Done, Progress
 from conquiet.page.actions.letters import asked_at
-from conquiet.page.commands import command, ids_of
+from conquiet.page.commands import command
 from conquiet.page.query import Query, address
 from conquiet.page.site import Site
 
@@ -18,7 +18,7 @@ def plan_retry(site: Site, query: Query) -> Plan:
     rate = query.rate("per_second")
     options: dict[str, object] = {**site.command_options, "queue": queue, "yes": True}
     if not ids:
-        options |= {"all": True, "per_second": query.text("per_second")}
+        options |= {"all": True, "until": before, "per_second": query.text("per_second")}
 
     def preview() -> Preview:
         if ids:
@@ -56,7 +56,7 @@ def plan_retry(site: Site, query: Query) -> Plan:
         question=f"Retry {f'{len(ids):,} tasks' if ids else 'all dead letters'} of queue {queue}?",
         verb="Retry",
         subject=f"queue {queue}",
-        command=command("tasks", "retry", *ids_of(ids), **options),
+        command=command("tasks", "retry", *ids, **options),
         back=address("/queue", {"name": queue, "where": "dead_lettered"}),
         hidden=() if ids else (("before", str(before)),),
         options=() if ids else (RATE_OPTION.with_value(query.text("per_second")),),
@@ -69,6 +69,7 @@ def plan_purge(site: Site, query: Query) -> Plan:
     """Delete chosen dead letters, or all."""
     queue, ids, before = query.needed("queue"), query.chosen(), asked_at(site, query)
     options: dict[str, object] = {**site.command_options, "queue": queue, "all": not ids, "yes": True}
+    options["until"] = None if ids else before
 
     def preview() -> Preview:
         control = site.app.control
@@ -87,7 +88,7 @@ def plan_purge(site: Site, query: Query) -> Plan:
         question=f"Delete {f'{len(ids):,}' if ids else 'all'} dead letters of queue {queue} for good?",
         verb="Delete for good",
         subject=f"queue {queue}",
-        command=command("tasks", "purge", *ids_of(ids), **options),
+        command=command("tasks", "purge", *ids, **options),
         back=address("/queue", {"name": queue}),
         destroys=True,
         hidden=() if ids else (("before", str(before)),),
@@ -122,7 +123,7 @@ def plan_revoke(site: Site, query: Query) -> Plan:
         question=f"Revoke {'task ' + ids[0] if len(ids) == 1 else f'{len(ids):,} tasks'} of queue {queue}?",
         verb="Revoke",
         subject=f"queue {queue}",
-        command=command("tasks", "revoke", *ids_of(ids), **options),
+        command=command("tasks", "revoke", *ids, **options),
         back=address("/task", {"queue": queue, "id": ids[0]}) if ids else address("/queue", {"name": queue}),
         destroys=True,
         preview=preview,

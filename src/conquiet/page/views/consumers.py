@@ -34,11 +34,11 @@ def read(site: Site, query: Query) -> dict[str, Any]:
 def read_workers(site: Site, query: Query) -> dict[str, Any]:
     """The processes that run tasks, by their heartbeats."""
     if not site.has_tasks:
-        return {"workers": [], "queues": []}
+        return {"workers": [], "queues": [], "command_options": {}}
     from conquiet.tasks.control.workers import live_workers
 
     workers = live_workers(site.client, site.settings.namespace, forgets_ended=False)
-    return {"workers": workers, "queues": site.app.queues()}
+    return {"workers": workers, "queues": site.app.queues(), "command_options": site.command_options}
 
 
 VIEWS = (

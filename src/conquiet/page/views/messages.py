@@ -32,6 +32,7 @@ def read(site: Site, query: Query) -> dict[str, Any]:
         until=query.position("until"),
         key=query.text("key"),
         text=text,
+        partition=query.partition(),
         most_read=_MOST_READ,
     )
     page = MessageBrowser(site.client).page(name, wanted)
@@ -43,6 +44,7 @@ def read(site: Site, query: Query) -> dict[str, Any]:
         "most_read": _MOST_READ,
         "search": {field: query.text(field) or "" for field in ("since", "until", "key", "text")},
         "oldest": query.flag("oldest"),
+        "partition": query.partition(),
     }
 
 

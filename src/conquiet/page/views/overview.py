@@ -7,6 +7,7 @@ from typing import Any
 from conquiet.errors import ConquietError
 from conquiet.operations import Finding, ServerFacts, diagnose
 from conquiet.page.query import Query
+from conquiet.page.rows import address_of_finding
 from conquiet.page.sampler import Figures
 from conquiet.page.site import Site
 from conquiet.page.view import View
@@ -52,7 +53,9 @@ def read(site: Site, query: Query) -> dict[str, Any]:
         "q": wanted,
         "server_findings": findings,
         "server_problem": problem,
-        "findings": [(one, row.address(one.check)) for row in rows for one in row.findings],
+        "findings": [
+            (one, address_of_finding(one.check, row.subject)) for row in rows for one in row.findings
+        ],
         "servers": servers,
     }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from conquiet.mq import MqAdmin, Topics
+from conquiet.mq.look.pending import PendingPage, PendingQuery, pending_page
+from conquiet.mq.look.stats import partitions_with
 from conquiet.page.query import Query
 from conquiet.page.site import Site
 from conquiet.page.view import View
@@ -23,11 +25,9 @@ def read(site: Site, query: Query) -> dict[str, Any]:
     groups = [group.group for group in admin.groups(topic)]
     group = query.text("group") or (groups[0] if groups else None)
     sort = query.choice("sort", _SORTS)
-    page = None
+    page, partition = None, query.partition()
     if group is not None:
-        page = admin.pending(
-            topic,
-            group,
+        wanted = PendingQuery(
             limit=query.number("limit", _ROWS, most=500),
             cursor=query.text("cursor"),
             sort=sort,  # type: ignore[arg-type]  # one of them
@@ -35,11 +35,20 @@ def read(site: Site, query: Query) -> dict[str, Any]:
             consumer=query.text("consumer"),
             most_read=_MOST_READ,
         )
+        partitions = partitions_with(topic, group)
+        if partition is not None:
+            partitions = [one for one in partitions if one == partition]
+        page = (
+            pending_page(topic, group, partitions, wanted)
+            if partitions
+            else PendingPage(entries=(), cursor=None)
+        )
     return {
         "name": name,
         "group": group,
         "groups": groups,
         "page": page,
+        "partition": partition,
         "sort": sort,
         "sorts": _SORTS,
         "min_idle": query.text("min_idle") or "",

@@ -21,7 +21,7 @@ _ROWS = 50
 def read(site: Site, query: Query) -> dict[str, Any]:
     """One page of the schedules, in the order of names."""
     if not site.has_tasks:
-        return {"rows": [], "stats": None, "page": 1, "has_next": False}
+        return {"rows": [], "stats": None, "page": 1, "has_next": False, "command_options": {}}
     schedules, page = site.app.schedules, query.number("page", 1, most=10_000)
     names = list(islice(schedules.store.names(), (page - 1) * _ROWS, page * _ROWS + 1))
     stored = schedules.store.read_many(names[:_ROWS])
@@ -30,6 +30,7 @@ def read(site: Site, query: Query) -> dict[str, Any]:
         "stats": schedules.stats(),
         "page": page,
         "has_next": len(names) > _ROWS,
+        "command_options": site.command_options,
     }
 
 
@@ -56,6 +57,7 @@ def read_one(site: Site, query: Query) -> dict[str, Any]:
         "times": times,
         "history": schedules.history(name, 50),
         "document": None if document is None else site.mask.as_json(document, indent=2),
+        "command_options": site.command_options,
         "now": shown_time(round(datetime.now(UTC).timestamp() * 1000)),
     }
 

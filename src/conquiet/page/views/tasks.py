@@ -33,10 +33,12 @@ def read(site: Site, query: Query) -> dict[str, Any]:
     name, app = query.needed("name"), site.app
     where = query.choice("where", _PLACES)
     facts = queue_facts(site.client, name, namespace=site.settings.namespace)
-    site.sampler.look_at(site.subject(name, "queue"))
+    subject = site.subject(name, "queue")
+    site.sampler.look_at(subject)
     history = lag_over_time(site, queue_sample_name(name, site.settings.namespace), is_queue=True)
     return {
         "name": name,
+        "subject": subject,
         "where": where,
         "places": _PLACES,
         "facts": facts,
@@ -45,6 +47,7 @@ def read(site: Site, query: Query) -> dict[str, Any]:
         "findings": [one for one in diagnose([], queues=[facts]) if one.level != "ok"],
         "chart": chart_of(history.series, title=f"Backlog of queue {name}"),
         "history": history,
+        "command_options": site.command_options,
     }
 
 
@@ -53,7 +56,7 @@ def read_one(site: Site, query: Query) -> dict[str, Any]:
     queue, task_id, app = query.needed("queue"), query.needed("id"), site.app
     status = app.results.status(task_id, queue)
     letter = letter_of(app, queue, task_id, status, query.entry_id("letter"))
-    envelope = canvas_of(app, queue, task_id, letter)
+    envelope = canvas_of(app, queue, task_id, status, letter)
     args = envelope.args if envelope is not None else letter.args if letter is not None else None
     result: str | None = None
     history: list[tuple[Transition, str]] = []
@@ -78,6 +81,8 @@ def read_one(site: Site, query: Query) -> dict[str, Any]:
         "result": result,
         "history": history,
         "drawing": None if envelope is None else drawing_of(app, envelope),
+        "has_envelope": envelope is not None,
+        "command_options": site.command_options,
     }
 
 
