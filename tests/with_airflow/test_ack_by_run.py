@@ -292,7 +292,7 @@ def test_the_trigger_goes_on_when_airflow_did_not_answer(
 ):
     answers = [AirflowRuntimeError(ErrorResponse(detail={"status_code": 503})), True]
 
-    def will_succeed(_self: RunState) -> bool:
+    def will_succeed(_self: RunState) -> Any:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

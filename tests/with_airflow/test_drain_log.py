@@ -301,7 +301,8 @@ def test_openlineage_gets_the_rows_of_a_drain_that_failed(orders, stream, contex
 
 def rows_of(operator: Any) -> int:
     """What OpenLineage gets of a task, by the extractor that Airflow has for it."""
-    [read] = DefaultExtractor(operator).extract_on_failure(None).inputs
+    found: Any = DefaultExtractor(operator).extract_on_failure(None)
+    [read] = found.inputs
     return int(read.inputFacets["inputStatistics"].rowCount)
 
 
@@ -318,9 +319,9 @@ def test_openlineage_gets_what_a_run_took_and_what_was_replayed(orders, stream, 
         max_deliveries=1,
     )
     stale.execute(context(stale))
-    replay = ReplayDeadLettersOperator(task_id="replay", stream=stream)
+    replay: Any = ReplayDeadLettersOperator(task_id="replay", stream=stream)
     replay.execute(context(replay))
-    take = TakeOperator(task_id="take", stream=stream, group="others")
+    take: Any = TakeOperator(task_id="take", stream=stream, group="others")
     take.execute(context(take))
 
     [written] = replay.get_openlineage_facets_on_complete(None).outputs

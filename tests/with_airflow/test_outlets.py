@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset, AssetAlias
+from airflow.sdk import DAG, Asset, AssetAlias, chain
 
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.claim_stale import ClaimStaleOperator
@@ -51,16 +51,14 @@ def test_each_task_puts_its_counts_on_the_events_of_its_outlets(run_dag, stream,
         return Asset(f"x-test://{stream.replace(':', '-')}/{name}")
 
     with DAG("outlets", schedule=None) as dag:
-        before = None
+        tasks: list[Any] = []
         for name, operator in make.items():
             outlets: list[Any] = [asset(name)]
             if name == "prune":
                 outlets.append(AssetAlias(f"alias-{stream}"))
-            task = operator(task_id=name, outlets=outlets)
-            if before is not None:
-                before >> task
-            before = task
-        AckByRunSensor(task_id="ack", taken=task.output, poke_interval=0.1, outlets=[asset("ack")])
+            tasks.append(operator(task_id=name, outlets=outlets))
+        chain(*tasks)
+        AckByRunSensor(task_id="ack", taken=tasks[-1].output, poke_interval=0.1, outlets=[asset("ack")])
 
     run = run_dag(dag)
 

@@ -512,7 +512,8 @@ def test_the_deferrable_sensors_of_a_topic_wait_in_the_triggerer(topic, run_dag:
             **wait,
         )
         found >> drained
-    for task in dag.tasks:
+    waiting: list[Any] = list(dag.tasks)
+    for task in waiting:
         with pytest.raises(TaskDeferred):
             task.execute(context())
     producer.send_many(name, [{"number": number} for number in range(7)])

@@ -80,7 +80,7 @@ class TrimOperator(BaseOperator):
             update_outlets(context, self.outlets, hook.asset_uri(name), report)
             return report
 
-    def _trim_messages(self, admin: MqAdmin, name: str, keep: dict[str, int]) -> Report:
+    def _trim_messages(self, admin: MqAdmin, name: str, keep: dict[str, Any]) -> Report:
         trims = admin.trim(name, **keep)
         for trim in trims:
             if trim.missing_groups:

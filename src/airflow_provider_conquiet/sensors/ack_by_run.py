@@ -91,7 +91,7 @@ class AckByRunSensor(BaseSensorOperator):
     ) -> Mapping[str, Any] | None:
         """Return the trigger's event: how many were acked or handed back."""
         if event is not None and self.outlets:
-            _, messages = self._run(context)
+            messages = RunMessages.of_report(self.taken)
             uri = RedisStreamsHook(messages.redis_streams_conn_id).asset_uri(messages.stream)
             update_outlets(context, self.outlets, uri, dict(event))
         return event
