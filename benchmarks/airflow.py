@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +46,40 @@ started = time.process_time()
 bag = DagBag(dag_folder=sys.argv[1])
 print(bag.import_errors or f"seconds: {time.process_time() - started}")
 """
+
+
+#: What the triggers of so many deferred sensors do in one event loop, as in a triggerer, on empty streams.
+_WATCH = """
+import asyncio, json, resource, sys
+import redis
+from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
+count, seconds, url = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+client = redis.Redis.from_url(url)
+connected = lambda: client.info("clients")["connected_clients"]
+before = connected()
+
+def used():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+async def watch(number):
+    async for _ in BacklogTrigger(stream=f"bench:{number}", group="g", poll_interval_s=1.0).run():
+        pass
+
+async def main():
+    watching = [asyncio.create_task(watch(number)) for number in range(count)]
+    await asyncio.sleep(3)
+    begun = used()
+    await asyncio.sleep(seconds)
+    print(json.dumps({"share": (used() - begun) / seconds, "connections": connected() - before}))
+    for one in watching:
+        one.cancel()
+    await asyncio.wait(watching)
+
+asyncio.run(main())
+"""
+_SENSORS = 200
+_WATCHED_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +146,28 @@ def _slowest_dag(_bench: Bench) -> float:
     return max(_seconds_to_read(path) for path in DAGS.glob("*.py"))
 
 
+def _watch_share(bench: Bench) -> float:
+    return _watched(bench)["share"]
+
+
+def _watch_connections(bench: Bench) -> float:
+    return _watched(bench)["connections"]
+
+
+@cache
+def _watched(bench: Bench) -> dict[str, float]:
+    """CPU as a share of a core, and connections to Redis."""
+    server = urlsplit(bench.server.url)
+    fields = {"conn_type": "redis_streams", "host": server.hostname, "port": server.port}
+    command = [sys.executable, "-c", _WATCH, str(_SENSORS), str(_WATCHED_S), bench.server.url]
+    environment = os.environ | {"AIRFLOW_CONN_REDIS_STREAMS_DEFAULT": json.dumps(fields)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment, timeout=10 * _WATCHED_S
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def _seconds_to_read(path: Path) -> float:
     command = [sys.executable, "-c", _READ, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -130,5 +187,12 @@ MEASUREMENTS: list[Measurement] = [
         bar=0.95,
         rounds=15,
     ),
+    Figure(
+        name=f"{_SENSORS} deferred sensors that poll every second",
+        unit="of a core",
+        take=_watch_share,
+        bar=0.2,
+    ),
+    Figure(name=f"connections of {_SENSORS} deferred sensors", unit="", take=_watch_connections, bar=4),
     Figure(name="slowest DAG to read, beyond Airflow's import", unit="s of CPU", take=_slowest_dag, bar=1.0),
 ]

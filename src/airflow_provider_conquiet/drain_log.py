@@ -93,8 +93,9 @@ class DrainLog:
                     del self._in_handler[thread]
                     if not is_again:
                         self._ended += len(msgs)
-                        if error is not None:
-                            self._errors[type(error).__name__] += 1
+                        failed = error if error is not None else answer
+                        if isinstance(failed, BaseException | Retry | DeadLetter):
+                            self._errors[type(failed).__name__] += 1
             return answer
 
         if isinstance(handler, BatchHandler):
@@ -179,7 +180,9 @@ class DrainLog:
                     f"; failed: {failed}" if failed else "",
                 )
                 shown, shown_at = ended, now
-                continue
+                # With several handlers at once, one may wait while the others go on.
+                if slowest is None or now - slowest[1] < every_s:
+                    continue
             for sentence in self._waits.sentences():
                 log.warning(sentence)
             if slowest is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
@@ -33,6 +33,8 @@ from conquiet.queue import BacklogStats
 
 _log = MessageLog(logging.getLogger(__name__))
 
+E = TypeVar("E", bound=Exception)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDrain(ABC):
@@ -59,6 +61,8 @@ class TaskDrain(ABC):
             AirflowException: the task was stopped before the drain was done.
             PartitionBusyError: another consumer owns the partition.
             DbError, QueueError: the database or Redis failed; Airflow's retries are for this.
+
+        What is raised after the drain has begun has its report: see `handled_before`.
         """
         with failing_at_once():
             backlog = self.backlog()
@@ -76,7 +80,8 @@ class TaskDrain(ABC):
                     shown.show(report)
             except DrainError as error:
                 if any(is_connection_lost(failure.error) for failure in error.failures):
-                    raise DbError(f"the database closed a connection during the drain: {error}") from error
+                    lost = DbError(f"the database closed a connection during the drain: {error}")
+                    raise _with_report(lost, error.report) from error
                 _log.warning(
                     "%s; they are redelivered to this task's next try, or when they are claimed as stale",
                     error,
@@ -84,12 +89,14 @@ class TaskDrain(ABC):
                 report = error.report
         if report.stopped_by == "max_failures":
             first = report.failures[0].error if report.failures else None
-            raise AirflowFailException(
+            failed = AirflowFailException(
                 f"max_failures={self.limits.max_failures} messages failed: fix the handler, then clear this "
                 f"task; {report.to_json()}"
-            ) from first
+            )
+            raise _with_report(failed, report) from first
         if report.stopped_by == "stop":
-            raise AirflowException(f"stopped before the drain was done: {report.to_json()}")
+            stopped = AirflowException(f"stopped before the drain was done: {report.to_json()}")
+            raise _with_report(stopped, report)
         return report
 
     def ended_tries(self, backlog: BacklogStats) -> list[str]:
@@ -235,3 +242,16 @@ class PartitionDrain(TopicDrain):
         """As `TaskDrain.drain`."""
         config, partition = self.consumer_config(take_over_from), (self.topic, self.partition, self.group)
         return drain_partition(*partition, handler, engine, self.limits, inbox=self.inbox, config=config)
+
+
+def handled_before(error: BaseException) -> int:
+    """How many messages a drain had handled and committed when it ended with this error."""
+    for report in (getattr(error, "drain_report", None), getattr(error, "report", None)):
+        if isinstance(report, DrainReport):
+            return report.handled
+    return 0
+
+
+def _with_report(error: E, report: DrainReport) -> E:
+    error.drain_report = report  # type: ignore[attr-defined]  # as the library's own drains do
+    return error

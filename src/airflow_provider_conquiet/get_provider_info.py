@@ -25,8 +25,7 @@ def get_provider_info() -> dict[str, Any]:
     """
     # Airflow refuses to start if `package-name` is not the distribution's name.
     name = {"package-name": "conquiet", "name": "Redis Streams (conquiet)"}
-    missing = [needed for needed, first in _NEEDED.items() if _installed(needed) < first]
-    if missing:
+    if missing := missing_requirements():
         words = f"Not active: pip install 'conquiet[airflow]', for {', '.join(missing)}."
         return name | {"description": words}
     return name | {
@@ -76,6 +75,11 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "connection-types": [_CONNECTION_TYPE],
     }
+
+
+def missing_requirements() -> list[str]:
+    """What is not installed, or too old, of what the provider's modules import."""
+    return [needed for needed, first in _NEEDED.items() if _installed(needed) < first]
 
 
 def _installed(distribution: str) -> tuple[int, ...]:

@@ -58,7 +58,9 @@ def update_outlets(
     Args:
         partition: the events are of this partition of the asset (Airflow 3.3 and later).
     """
-    extra: Report = {name: value for name, value in report.items() if isinstance(value, int | float | str)}
+    extra: Report = {
+        name: value for name, value in report.items() if isinstance(value, int | float | str | dict)
+    }
     for outlet in outlets:
         if isinstance(outlet, Asset):
             event = context["outlet_events"][outlet]

@@ -108,22 +108,20 @@ class RunMessages:
                 raise RunMessagesGoneError(stream=self.stream, group=self.group, missing=missing)
             return queue.pending_messages({entry_id: counts[entry_id] for entry_id in ids})
 
-    def keep(self) -> int:
+    def keep(self, hook: RedisStreamsHook) -> int:
         """Reset their idle time, so that no other run takes them; returns how many there are."""
-        with self._hook() as hook:
-            queue = self._queue(hook)
-            return len(queue.change_pending("renew", queue.pending_counts(MOST_MESSAGES)))
+        queue = self._queue(hook)
+        return len(queue.change_pending("renew", queue.pending_counts(MOST_MESSAGES)))
 
-    def settle(self, *, is_success: bool) -> dict[str, Any]:
+    def settle(self, hook: RedisStreamsHook, *, is_success: bool) -> dict[str, Any]:
         """Ack them, or hand them back with their delivery count; returns how many."""
-        with self._hook() as hook:
-            queue = self._queue(hook)
-            counts = queue.pending_counts(MOST_MESSAGES)
-            if is_success:
-                settled = queue.ack_ids(list(counts))
-                queue.remove_consumer(self.consumer)
-            else:
-                settled = len(queue.change_pending("release", counts))
+        queue = self._queue(hook)
+        counts = queue.pending_counts(MOST_MESSAGES)
+        if is_success:
+            settled = queue.ack_ids(list(counts))
+            queue.remove_consumer(self.consumer)
+        else:
+            settled = len(queue.change_pending("release", counts))
         done = "acked" if is_success else "handed_back"
         log.info("%s messages of stream %r are %s", settled, self.stream, done.replace("_", " "))
         return {"stream": self.stream, "group": self.group, "acked": 0, "handed_back": 0, done: settled}

@@ -11,13 +11,18 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.comms import ErrorResponse
 from asgiref.sync import async_to_sync
 
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.take import TakeOperator, messages_of
 from airflow_provider_conquiet.run_messages import RunMessages, RunMessagesGoneError
 from airflow_provider_conquiet.run_state import RunState
 from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
+from airflow_provider_conquiet.triggers.run import RunTrigger
 from conquiet.consume import dead_letter_stream
+from tests.eventually import eventually
 from tests.with_airflow.conftest import states, xcom
 
 pytestmark = pytest.mark.usefixtures("airflow_connection")
@@ -126,7 +131,8 @@ def test_messages_that_are_kept_alive_are_no_other_runs(orders, context, stream,
     taken = operator.execute(context(operator))
     valkey.xclaim(stream, "shipping", taken["consumer"], 0, taken["ids"], idle=59_000, justid=True)
 
-    assert RunMessages.of_report(taken).keep() == 1
+    with RedisStreamsHook() as hook:
+        assert RunMessages.of_report(taken).keep(hook) == 1
 
     (entry,) = valkey.xpending_range(stream, "shipping", "-", "+", 10)
     assert entry["time_since_delivered"] < 59_000
@@ -270,12 +276,16 @@ def test_a_task_behind_the_sensor_fails_it_at_once_since_it_would_wait_for_ever(
         state_of(dag)
 
 
-def test_the_trigger_is_made_again_from_what_it_serializes(stream):
-    from airflow_provider_conquiet.triggers.run import RunTrigger
+def messages_of_run(stream: str) -> dict[str, Any]:
+    """The fields of a `RunMessages`."""
+    names = {"group": "shipping", "consumer": "c", "redis_streams_conn_id": "redis_streams_default"}
+    return {"stream": stream, **names, "claim_idle_ms": 60_000}
 
-    messages = {"stream": stream, "group": "g", "consumer": "c", "redis_streams_conn_id": "x"}
+
+def test_the_trigger_is_made_again_from_what_it_serializes(stream):
+    messages = messages_of_run(stream)
     state = {"dag_id": "d", "run_id": "r", "task_id": "ack", "leaves": ["ship"]}
-    trigger = RunTrigger(state=state, messages=messages | {"claim_idle_ms": 1}, poll_interval_s=2.0)
+    trigger = RunTrigger(state=state, messages=messages, poll_interval_s=2.0)
 
     _, arguments = trigger.serialize()
 
@@ -284,30 +294,102 @@ def test_the_trigger_is_made_again_from_what_it_serializes(stream):
 
 def test_the_trigger_asks_airflow_on_the_triggerers_own_event_loop(monkeypatch):
     """The triggerer of Airflow 3.1 answers nowhere else, and finds it only from the threads of asgiref."""
-    from airflow_provider_conquiet.triggers.run import RunTrigger
-
     asked = []
 
     async def ask() -> None:
         asked.append(asyncio.get_running_loop())
 
-    def settle(self: RunMessages, *, is_success: bool) -> dict[str, bool]:
+    def settle(self: RunMessages, hook: RedisStreamsHook, *, is_success: bool) -> dict[str, bool]:
         async_to_sync(ask)()
         return {"is_success": is_success}
 
     async def first_event() -> tuple[Any, asyncio.AbstractEventLoop]:
-        names = {"stream": "s", "group": "g", "consumer": "c", "redis_streams_conn_id": "x"}
-        messages = names | {"claim_idle_ms": 1}
+        messages = messages_of_run("s") | {"claim_idle_ms": 1}
         trigger = RunTrigger(state=asdict(STATE), messages=messages, poll_interval_s=2.0)
         return (await anext(trigger.run())).payload, asyncio.get_running_loop()
 
     monkeypatch.setattr(RunState, "will_succeed", lambda _self: True)
+    monkeypatch.setattr(RunMessages, "keep", lambda _self, _hook: 0)
     monkeypatch.setattr(RunMessages, "settle", settle)
 
     payload, loop = asyncio.run(first_event())
 
     assert payload == {"is_success": True}
     assert asked == [loop]
+
+
+def take_for(orders, context, stream: str, run_id: str) -> dict[str, Any]:
+    """What a run has taken, as its trigger gets it."""
+    orders.enqueue({"number": 1})
+    take = TakeOperator(task_id="take", stream=stream, group="shipping")
+    return asdict(RunMessages.of_report(take.execute(context(take, run_id=run_id))))
+
+
+def test_the_trigger_goes_on_when_airflow_did_not_answer(
+    orders, context, stream, valkey, monkeypatch, caplog
+):
+    answers = [AirflowRuntimeError(ErrorResponse(detail={"status_code": 503})), True]
+
+    def will_succeed(_self: RunState) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def first_event() -> Any:
+        messages = take_for(orders, context, stream, "run")
+        trigger = RunTrigger(state=asdict(STATE), messages=messages, poll_interval_s=0.01)
+        return (await anext(trigger.run())).payload
+
+    monkeypatch.setattr(RunState, "will_succeed", will_succeed)
+
+    payload = asyncio.run(first_event())
+
+    assert (payload["acked"], pending(valkey, stream)) == (1, 0)
+    assert "503" in caplog.text
+    assert "trying again in 1 s" in caplog.text
+
+
+def test_many_triggers_of_one_connection_share_a_few_connections(
+    orders, context, stream, valkey, monkeypatch
+):
+    asked: list[RunState] = []
+    taken = [take_for(orders, context, stream, f"run-{number}") for number in range(30)]
+    opened = lambda: int(valkey.info("stats")["total_connections_received"])  # noqa: E731
+    connected = lambda: int(valkey.info("clients")["connected_clients"])  # noqa: E731
+    before = opened(), connected()
+    monkeypatch.setattr(RunState, "will_succeed", lambda state: asked.append(state))
+
+    async def scenario() -> None:
+        settings: dict[str, Any] = {"state": asdict(STATE), "poll_interval_s": 60}
+        triggers = [RunTrigger(messages=messages, **settings) for messages in taken]
+        waiting = [asyncio.ensure_future(anext(trigger.run())) for trigger in triggers]
+        await asyncio.to_thread(eventually, lambda: len(asked) == len(taken))
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+
+    asyncio.run(scenario())
+
+    assert opened() <= before[0] + 4
+    eventually(lambda: connected() <= before[1])
+
+
+@pytest.mark.parametrize(
+    ("end", "left"), [(True, 0), (False, 1), (None, 1)], ids=["success", "failed", "not over"]
+)
+def test_a_trigger_whose_task_is_killed_settles_by_how_the_run_has_ended(
+    orders, context, stream, valkey, monkeypatch, end, left
+):
+    monkeypatch.setattr(RunState, "end_when_killed", lambda _self: end)
+    messages = take_for(orders, context, stream, "run")
+    trigger = RunTrigger(state=asdict(STATE), messages=messages, poll_interval_s=2.0)
+
+    asyncio.run(trigger.on_kill())
+
+    next_run = TakeOperator(task_id="take", stream=stream, group="shipping", skip_on_empty=False)
+    assert pending(valkey, stream) == left
+    assert next_run.execute(context(next_run, run_id="next"))["taken"] == (end is False)
 
 
 def test_a_run_that_has_ended_already_is_not_waited_for(orders, context, stream, monkeypatch):

@@ -122,6 +122,16 @@ def test_a_password_that_stands_in_a_wrong_field_is_not_quoted(fields):
     assert "swordfish" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["password", "passwd", "sslpassword"])
+def test_a_password_among_the_arguments_of_a_database_url_is_refused_too(connect, name):
+    given = {"conn_type": "redis_streams", "host": "h"}
+    fields = given | {"extra": {"db_url": f"postgresql+psycopg://app@h/shop?{name}=swordfish"}}
+    with pytest.raises(ValueError, match="rename the field") as raised:
+        _ = connect(fields).database_url
+
+    assert "swordfish" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     "uri", ["redis://:p#ss@host:6379/0", "redis://:p/w@host:6379", '{"host":', "redis://h:x"]
 )
@@ -392,6 +402,7 @@ def test_the_connection_test_says_what_answers(airflow_connection):
     is_fine, sentence = RedisStreamsHook().test_connection()
 
     assert is_fine, sentence
+    assert sentence.startswith("connection 'redis_streams_default': ")
     assert "(standalone) answers at redis://127.0.0.1" in sentence
     assert "The database sqlite:///" in sentence
 

@@ -13,15 +13,21 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
+from airflow.providers.openlineage.extractors.base import DefaultExtractor
 from airflow.sdk import DAG, BaseOperator
 from sqlalchemy import make_url, text
 
+from airflow_provider_conquiet.airflow_names import AirflowFailException
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.links import DocumentationLink, target_of
 from airflow_provider_conquiet.operators.claim_stale import ClaimStaleOperator
+from airflow_provider_conquiet.operators.dead_letters import ReplayDeadLettersOperator
 from airflow_provider_conquiet.operators.drain import DrainOperator
 from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
+from airflow_provider_conquiet.operators.take import TakeOperator
 from airflow_provider_conquiet.sensors.ack_by_run import AckByRunSensor
-from conquiet import DbSession, Inbox, QueueConfig, RedisStreamsQueue
+from airflow_provider_conquiet.sensors.drain import DrainSensor
+from conquiet import DbSession, DeadLetter, Inbox, QueueConfig, RedisStreamsQueue
 from conquiet.consume.batch_handler import batch_handler
 from conquiet.errors import InboxRowLockedError
 from tests.eventually import eventually
@@ -195,6 +201,52 @@ class FrozenError(Exception):
     """Ends the transaction of a try that did not go on."""
 
 
+def test_one_handler_that_waits_is_shown_though_others_go_on(orders, stream, context, lines):
+    orders.enqueue_many([{"number": 0}, {"number": 1}])
+    go_on = threading.Event()
+    seen: list[str] = []
+
+    def handler(msg, session):
+        if msg.payload["number"] == 0:
+            assert go_on.wait(600)
+            return
+        waits = [line for line in lines() if "has been in the handler for" in line]
+        seen.extend(waits)
+        if not waits:
+            orders.enqueue({"number": 1})
+
+    limits: dict[str, Any] = {"concurrency": 2, "order_by": False, "max_messages": 3_000}
+    drain = drain_of(stream, handler=handler, progress_every_s=0.02, **limits)
+    thread = threading.Thread(target=drain.execute, args=[context(drain)])
+    thread.start()
+    try:
+        assert shows(lines, thread, "has been in the handler for")
+    finally:
+        go_on.set()
+        thread.join()
+
+    assert seen
+
+
+def test_what_a_handler_wants_again_is_not_shown_as_handled(orders, stream, context, lines):
+    orders.enqueue_many([{"number": number} for number in range(3)])
+    go_on = threading.Event()
+
+    def handler(msg, session):
+        if msg.payload["number"] == 2:
+            assert go_on.wait(600)
+        return DeadLetter("no such order") if msg.payload["number"] == 1 else None
+
+    drain = drain_of(stream, handler=handler, progress_every_s=0.05)
+    thread = threading.Thread(target=drain.execute, args=[context(drain)])
+    thread.start()
+    try:
+        assert shows(lines, thread, "1 messages handled", "failed: 1 DeadLetter")
+    finally:
+        go_on.set()
+        thread.join()
+
+
 def test_a_handler_of_batches_stays_one(orders, stream, context, lines, notes):
     orders.enqueue_many([{"number": number} for number in range(5)])
     sizes = []
@@ -298,6 +350,58 @@ def test_the_classes_that_have_it_are_all_of_them():
     assert names >= {"TaskOperator", "TaskDecoratedOperator", "ClaimStaleOperator", "TakeOperator"}
     assert names >= {"TrimOperator", "BacklogSensor", "MessageSensor", "DrainSensor", "AckByRunSensor"}
     assert "SparkPublishOperator" in names
+
+
+def test_openlineage_gets_the_rows_of_a_drain_that_failed(orders, stream, context):
+    orders.enqueue_many([{"number": number} for number in (0, 2, 1, 4)])
+    of_handler = drain_of(stream, handler=handlers.record_even, on_error="raise")
+    with pytest.raises(ValueError, match="odd"):
+        of_handler.execute(context(of_handler))
+    of_limit = drain_of(stream, group="others", handler=handlers.record_even, max_failures=1)
+    with pytest.raises(AirflowFailException):
+        of_limit.execute(context(of_limit))
+    sensor = DrainSensor(
+        task_id="s", stream=f"{stream}:2", group="g", handler=fail_at_one, count=3, idle_ms=20
+    )
+    sensor.on_error = "raise"
+    with RedisStreamsHook() as hook:
+        hook.enqueue(f"{stream}:2", [{"number": 0}, {"number": 1}])
+    with pytest.raises(RuntimeError):
+        sensor.poke(context(sensor))
+
+    assert [rows_of(one) for one in (of_handler, of_limit, sensor)] == [2, 2, 1]
+
+
+def rows_of(operator: Any) -> int:
+    """What OpenLineage gets of a task, by the extractor that Airflow has for it."""
+    found: Any = DefaultExtractor(operator).extract_on_failure(None)
+    [read] = found.inputs
+    return int(read.inputFacets["inputStatistics"].rowCount)
+
+
+def test_openlineage_gets_what_a_run_took_and_what_was_replayed(orders, stream, context):
+    orders.enqueue_many([{"number": 1}, {"number": 3}])
+    drain = drain_of(stream, handler=handlers.record_even, max_failures=None)
+    drain.execute(context(drain))
+    stale = ClaimStaleOperator(
+        task_id="claim",
+        stream=stream,
+        group="billing",
+        handler=handlers.record,
+        min_idle_ms=0,
+        max_deliveries=1,
+    )
+    stale.execute(context(stale))
+    replay: Any = ReplayDeadLettersOperator(task_id="replay", stream=stream)
+    replay.execute(context(replay))
+    take: Any = TakeOperator(task_id="take", stream=stream, group="others")
+    take.execute(context(take))
+
+    [written] = replay.get_openlineage_facets_on_complete(None).outputs
+    [read] = take.get_openlineage_facets_on_complete(None).inputs
+
+    assert written.outputFacets["outputStatistics"].rowCount == 2
+    assert (read.name, read.inputFacets["inputStatistics"].rowCount) == (stream, 2)
 
 
 def test_every_operator_has_a_link(stream, monkeypatch):

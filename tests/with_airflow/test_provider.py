@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from urllib.parse import urlsplit
 
 import pytest
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk import Asset
 from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+from packaging.requirements import Requirement
 
 from airflow_provider_conquiet.assets.redis_stream import create_asset, openlineage_name, sanitize_uri
 from airflow_provider_conquiet.get_provider_info import get_provider_info
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.hooks.server import CERT_REQS, FIELDS, MODES
+from airflow_provider_conquiet.plugins import conquiet as conquiet_plugin
+from conquiet.errors import MissingExtraError
 from tests.eventually import HANG_S
 
 
@@ -67,6 +72,47 @@ def test_an_older_airflow_gets_a_name_and_nothing_that_it_could_not_import(monke
     assert set(info) == {"package-name", "name", "description"}
     assert info["package-name"] == "conquiet"
     assert "pip install 'conquiet[airflow]'" in info["description"]
+
+
+@pytest.mark.parametrize(("core", "count"), [("3.0.6", 0), ("3.1.0", 1)])
+def test_beside_an_older_airflow_the_plugin_has_neither_page_nor_menu(monkeypatch, core, count):
+    def installed(name: str) -> str:
+        return core if name == "apache-airflow-core" else version(name)
+
+    monkeypatch.setattr("airflow_provider_conquiet.get_provider_info.version", installed)
+
+    plugin = runpy.run_path(str(conquiet_plugin.__file__))["ConquietPlugin"]
+
+    assert (len(plugin.fastapi_apps), len(plugin.external_views)) == (count, count)
+
+
+def test_the_extra_for_airflow_brings_no_spark():
+    """Whatever its requirements require in turn."""
+    seen: set[tuple[str, str]] = set()
+    left = [("conquiet", "airflow")]
+    while left:
+        name, extra = one = left.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        with suppress(PackageNotFoundError):
+            for needed in map(Requirement, requires(name) or []):
+                if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                    left += [(needed.name.lower(), more) for more in ("", *needed.extras)]
+
+    brought = {name for name, _ in seen}
+    assert {"apache-airflow-core", "sqlalchemy"} <= brought
+    assert not {"pyspark", "apache-airflow-providers-apache-spark"} & brought
+
+
+def test_without_airflows_provider_for_spark_its_operator_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "airflow.providers.apache.spark", None)
+    for name in [name for name in sys.modules if name.startswith("airflow.providers.apache.spark.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "airflow_provider_conquiet.operators.spark", raising=False)
+
+    with pytest.raises(MissingExtraError, match=r"conquiet\[airflow-spark\]"):
+        import_module("airflow_provider_conquiet.operators.spark")
 
 
 def test_every_module_and_class_that_is_registered_exists():

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+from importlib import import_module
+
 import pytest
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, BaseOperator
 from sqlalchemy import select
 
 from airflow_provider_conquiet.airflow_names import HAS_ASSET_PARTITIONS
+from airflow_provider_conquiet.get_provider_info import get_provider_info
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.operators.drain import DrainOperator
+from airflow_provider_conquiet.operators.enqueue import EnqueueOperator
+from airflow_provider_conquiet.operators.take import TakeOperator
+from airflow_provider_conquiet.operators.trim import TrimOperator
 from airflow_provider_conquiet.sensors.backlog import BacklogSensor
 from airflow_provider_conquiet.task_try import TaskTry
 from conquiet import Inbox
@@ -39,6 +46,74 @@ def test_what_a_run_may_decide_is_rendered(run_dag, orders, stream, notes):
     run = run_dag(dag, run_conf=conf | {"max_messages": 3, "take_over_dead": False})
 
     assert (xcom(run, "drain")["handled"], notes()) == (3, ["0", "1", "2"])
+
+
+def test_what_a_run_may_decide_of_the_other_operators_is_rendered(run_dag, topic_name):
+    with RedisStreamsHook() as hook:
+        Topics(hook.get_conn()).create(topic_name, partitions=2)
+    with DAG("rendered_others", schedule=None) as dag:
+        enqueue = EnqueueOperator(
+            task_id="enqueue",
+            topic=topic_name,
+            payloads=[{"customer": "a"}, {"customer": "a"}],
+            key_field="{{ dag_run.conf['key'] }}",
+            is_deduped="{{ dag_run.conf['is_deduped'] }}",
+            dedupe_window_ms="{{ dag_run.conf['window'] }}",
+        )
+        trim = TrimOperator(
+            task_id="trim",
+            topic=topic_name,
+            retention_length="{{ dag_run.conf.get('length') }}",
+            retention_ms=1_000,
+            dead_letters="{{ dag_run.conf['dead_letters'] }}",
+        )
+        take = TakeOperator(
+            task_id="take", stream=topic_name, group="g", skip_on_empty="{{ dag_run.conf['skip'] }}"
+        )
+        enqueue >> trim >> take
+
+    conf = {"key": "customer", "is_deduped": False, "window": 5_000, "dead_letters": True, "skip": False}
+    run = run_dag(dag, run_conf=conf)
+
+    assert (xcom(run, "enqueue")["added"], xcom(run, "take")["taken"]) == (2, 0)
+    assert xcom(run, "trim") == {"name": topic_name, "removed": 0}
+
+
+def classes() -> list[type]:
+    """The operators and sensors of the provider."""
+    info = get_provider_info()
+    names = [name for kind in ("operators", "sensors") for name in info[kind][0]["python-modules"]]
+    found = [vars(import_module(name)).values() for name in names]
+    return [
+        one
+        for name, values in zip(names, found, strict=True)
+        for one in values
+        if isinstance(one, type) and issubclass(one, BaseOperator) and one.__module__ == name
+    ]
+
+
+#: What decides how a DAG is built, and what no text can be.
+NO_TEMPLATES = {
+    *(
+        "deferrable",
+        "poll_interval_s",
+        "poke_interval",
+        "mode",
+        "wait_timeout",
+        "conn_id",
+        "deploy_mode",
+        "job",
+    ),
+    *("secrets", "is_deduped", "dedupe_key", "message_retry", "payload", "batch", "order_by", "until"),
+    *("skip_on_empty", "on_busy", "asset_partitions"),
+}
+
+
+@pytest.mark.parametrize("of_class", classes())
+def test_all_arguments_but_those_that_build_the_dag_are_template_fields(of_class):
+    arguments = set(inspect.signature(of_class.__init__).parameters) - {"self", "kwargs"}
+
+    assert arguments - set(of_class.template_fields) <= NO_TEMPLATES
 
 
 def test_an_inbox_is_a_table_or_true_or_false_also_as_text():

@@ -39,6 +39,20 @@ def rings(trigger: BacklogTrigger, count: int) -> list[dict]:
     return asyncio.run(asyncio.wait_for(collect(), HANG_S))
 
 
+def match_trigger(stream: str, **arguments: Any) -> MatchTrigger:
+    """What a deferred `MessageSensor` waits with."""
+    names: dict[str, Any] = {"is_topic": False, "redis_streams_conn_id": "redis_streams_default"}
+    return MatchTrigger(after={stream: "0-0"}, equals={"number": 1}, **names | arguments)
+
+
+def backlog_trigger(stream: str, **arguments: Any) -> BacklogTrigger:
+    """A doorbell of the stream."""
+    return BacklogTrigger(stream=stream, group="billing", **arguments)
+
+
+both_triggers = pytest.mark.parametrize("make", [backlog_trigger, match_trigger])
+
+
 class Ringing:
     """A trigger that runs beside the test, as in a triggerer."""
 
@@ -232,21 +246,21 @@ def test_a_lag_that_the_server_does_not_know_rings_too(
     assert event["lag"] is None
 
 
+@both_triggers
 def test_it_goes_on_when_redis_was_unavailable_and_logs_it(
-    tmp_path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: str
+    tmp_path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: str, make
 ):
     server = EmbeddedServer(dir=tmp_path, appendonly=True)
     server.start()
     monkeypatch.setenv("AIRFLOW_CONN_REDIS_STREAMS_DEFAULT", connection_to(server.url))
 
     async def scenario() -> list[dict]:
-        trigger = BacklogTrigger(stream=stream, group="billing", poll_interval_s=0.01, ring_again_s=3_600)
-        async with running(trigger) as ringing:
+        async with running(make(stream, poll_interval_s=0.01)) as ringing:
             await asyncio.to_thread(server.kill)
             await until(lambda: "trying again" in caplog.text)
             await asyncio.to_thread(server.start)
             with redis.Redis.from_url(server.url) as client:
-                client.xadd(stream, {"data": "{}"})
+                client.xadd(stream, {"data": '{"number": 1}'})
             await until(lambda: ringing.events)
             return ringing.events
 
@@ -255,7 +269,7 @@ def test_it_goes_on_when_redis_was_unavailable_and_logs_it(
     finally:
         server.stop()
 
-    assert [event["lag"] for event in events] == [1]
+    assert [event["stream"] for event in events] == [stream]
 
 
 @pytest.mark.parametrize("before", [None, '{"conn_type": "redis_streams"}'], ids=["missing", "wrong"])
@@ -280,20 +294,6 @@ def test_a_watcher_without_its_connection_waits_for_it_and_says_so(
             return ringing.events
 
     assert [event["lag"] for event in asyncio.run(scenario())] == [1]
-
-
-def match_trigger(stream: str, **arguments: Any) -> MatchTrigger:
-    """What a deferred `MessageSensor` waits with."""
-    names: dict[str, Any] = {"is_topic": False, "redis_streams_conn_id": "redis_streams_default"}
-    return MatchTrigger(after={stream: "0-0"}, equals={"number": 1}, **names | arguments)
-
-
-def backlog_trigger(stream: str, **arguments: Any) -> BacklogTrigger:
-    """A doorbell of the stream."""
-    return BacklogTrigger(stream=stream, group="billing", **arguments)
-
-
-both_triggers = pytest.mark.parametrize("make", [backlog_trigger, match_trigger])
 
 
 @both_triggers

@@ -43,7 +43,7 @@ def _try(stored: StoredConnection, connect: Callable[[], Client]) -> tuple[bool,
     tls = " by TLS" if server.tls else ""
     if dict(server.options).get("ssl_cert_reqs") == "none" and server.tls:
         tls += ", its certificate is not checked"
-    found = f"{info} ({server.mode}) answers at {server.shown}{tls}"
+    found = f"connection {stored.conn_id!r}: {info} ({server.mode}) answers at {server.shown}{tls}"
     try:
         if stored.database_url is None:
             return True, f"{found}. No application database: tasks that drain need db_conn_id"

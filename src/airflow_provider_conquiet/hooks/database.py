@@ -72,7 +72,7 @@ def url_of_extra(conn_id: str, extra: Mapping[str, Any]) -> str | None:
         raise ConnectionFieldError(conn_id, "has db_url and db_url_secret, which are the same field")
     for name, url in given.items():
         mask_password(url)
-        if name == "db_url" and _password_of(url):
+        if name == "db_url" and _passwords_of(url):
             raise ConnectionFieldError(
                 conn_id,
                 "has a password in db_url, which Airflow shows to all who may read connections: make a "
@@ -143,17 +143,17 @@ def url_of_connection(connection: ConnectionFields, extra: Mapping[str, Any]) ->
 def mask_password(db_url: str) -> None:
     """Mask the URL's password in logs, as it is and as it is written in URLs."""
     # Airflow masks by the field's name, which does not say that a password is inside.
-    if password := _password_of(db_url):
+    for password in _passwords_of(db_url):
         remember_secret(password)
         mask_secret(password)
         mask_secret(quote(password, safe=""))
 
 
-def _password_of(db_url: str) -> str | None:
+def _passwords_of(db_url: str) -> list[str]:
     try:
         url = make_url(db_url)
     except ArgumentError:
-        return None
-    # Drivers take it as an argument too.
-    found = url.password or url.query.get("password")
-    return str(found) if found else None
+        return []
+    # Drivers take it as an argument too, PyMySQL as passwd, and libpq that of the key's file.
+    found = [url.password, *map(url.query.get, ("password", "passwd", "sslpassword"))]
+    return [str(password) for password in found if password]

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow_provider_conquiet.arguments import failing_at_once, number, stream_or_topic, truth
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.links import DocumentationLink
-from airflow_provider_conquiet.reports import MAX_SAMPLES, Report
+from airflow_provider_conquiet.reports import MAX_SAMPLES, Report, update_outlets
 from conquiet.mq import MqAdmin
 
 if TYPE_CHECKING:
@@ -79,9 +79,11 @@ class PruneConsumersOperator(BaseOperator):
                 if pruned and not is_dry_run:
                     queue = hook.queue(stream, self.group, "prune")
                     pruned = [name for name in pruned if queue.remove_consumer(name)]
-        return {
-            "group": self.group,
-            "pruned": len(pruned),
-            "names": pruned[:MAX_SAMPLES],
-            "is_dry_run": is_dry_run,
-        }
+            report: Report = {
+                "group": self.group,
+                "pruned": len(pruned),
+                "names": pruned[:MAX_SAMPLES],
+                "is_dry_run": is_dry_run,
+            }
+            update_outlets(context, self.outlets, hook.asset_uri(str(self.topic or self.stream)), report)
+            return report

@@ -9,11 +9,13 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_conquiet.arguments import failing_at_once, number, stream_or_topic, truth
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.lineage import Lineage
 from airflow_provider_conquiet.links import DocumentationLink
-from airflow_provider_conquiet.reports import MAX_SAMPLES, Report
+from airflow_provider_conquiet.reports import MAX_SAMPLES, Report, update_outlets
 from conquiet.mq import DeadLetters
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
 
@@ -52,6 +54,9 @@ class ReplayDeadLettersOperator(BaseOperator):
     ui_color = "#ebe3dc"
     operator_extra_links = (DocumentationLink(),)
 
+    #: What the task did, for OpenLineage.
+    lineage: Lineage | None = None
+
     def __init__(
         self,
         *,
@@ -82,6 +87,10 @@ class ReplayDeadLettersOperator(BaseOperator):
         self.is_dry_run = is_dry_run
         self.redis_streams_conn_id = redis_streams_conn_id
 
+    def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage[Any, Any] | None:
+        """Outputs and counts, for Airflow's OpenLineage provider."""
+        return None if self.lineage is None else self.lineage.facets()
+
     def execute(self, context: Context) -> Report:
         """Replay, and return how many letters were replayed, and how many were removed before or refused."""
         kinds: dict[str, type] = {"since_ms": int, "until_ms": int, "limit": int, "per_second": float}
@@ -99,7 +108,7 @@ class ReplayDeadLettersOperator(BaseOperator):
             letters = DeadLetters(hook.topic(name))
             report = letters.replay_all(**arguments)
             hook.record_output(name)
-            return {
+            replay = {
                 kind: name,
                 "replayed": report.replayed,
                 "not_found": len(report.not_found),
@@ -108,3 +117,7 @@ class ReplayDeadLettersOperator(BaseOperator):
                 "is_dry_run": report.is_dry_run,
                 "remaining": letters.count(),
             }
+            uri = hook.asset_uri(name)
+            update_outlets(context, self.outlets, uri, replay)
+            self.lineage = Lineage(outputs={uri: 0 if report.is_dry_run else report.replayed})
+            return replay

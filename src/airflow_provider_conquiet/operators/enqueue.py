@@ -8,7 +8,7 @@ from zlib import crc32
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_conquiet.arguments import failing_at_once, stream_or_topic
+from airflow_provider_conquiet.arguments import failing_at_once, number, stream_or_topic, truth
 from airflow_provider_conquiet.dedupe_names import DedupeKey, dedupe_names
 from airflow_provider_conquiet.hooks.redis_streams import ONE_DAY_MS, RedisStreamsHook
 from airflow_provider_conquiet.lineage import Lineage
@@ -53,7 +53,10 @@ class EnqueueOperator(BaseOperator):
         "payloads",
         "stream",
         "topic",
+        "key_field",
         "dedupe_id",
+        "is_deduped",
+        "dedupe_window_ms",
         "redis_streams_conn_id",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"payload": "json", "payloads": "json"}
@@ -73,8 +76,8 @@ class EnqueueOperator(BaseOperator):
         key_field: str | None = None,
         dedupe_id: str | None = None,
         dedupe_key: DedupeKey | None = None,
-        is_deduped: bool = True,
-        dedupe_window_ms: int = ONE_DAY_MS,
+        is_deduped: bool | str = True,
+        dedupe_window_ms: int | str = ONE_DAY_MS,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -109,16 +112,18 @@ class EnqueueOperator(BaseOperator):
     def enqueue(self, context: Context, payloads: list[Payload]) -> Report:
         """Enqueue these, and report how many and which."""
         kind, name = stream_or_topic(self.stream, self.topic)
-        dedupe_id = (self.dedupe_id or TaskTry.of_context(context).dedupe_id) if self.is_deduped else None
+        is_deduped = truth("is_deduped", self.is_deduped)
+        window_ms = number("dedupe_window_ms", self.dedupe_window_ms, int)
+        dedupe_id = (self.dedupe_id or TaskTry.of_context(context).dedupe_id) if is_deduped else None
         names = [] if dedupe_id is None else dedupe_names(payloads, self.dedupe_key)
         with task_span(context), RedisStreamsHook(self.redis_streams_conn_id) as hook:
             if kind == "topic":
                 messages = self._messages(payloads, names, dedupe_id, hook.topic(name).partition_count)
-                added = hook.send_each(name, messages, window_ms=self.dedupe_window_ms)
+                added = hook.send_each(name, messages, window_ms=window_ms)
             elif dedupe_id is None:
                 added = [Added(entry_id, is_new=True) for entry_id in hook.enqueue(name, payloads)]
             else:
-                options: dict[str, Any] = {"dedupe_id": dedupe_id, "window_ms": self.dedupe_window_ms}
+                options: dict[str, Any] = {"dedupe_id": dedupe_id, "window_ms": window_ms}
                 added = hook.enqueue_named(name, payloads, names, **options)
             report = enqueue_report({kind: name}, added)
             self.log.info("%(added)s messages added, %(already_there)s were already there", report)

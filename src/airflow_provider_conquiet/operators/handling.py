@@ -11,7 +11,7 @@ from airflow.sdk import BaseOperator
 from sqlalchemy import Engine
 
 from airflow_provider_conquiet.arguments import failing_at_once, number, optional_number, truth
-from airflow_provider_conquiet.drains import TaskDrain
+from airflow_provider_conquiet.drains import TaskDrain, handled_before
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.lineage import Lineage
 from airflow_provider_conquiet.links import DocumentationLink
@@ -132,7 +132,7 @@ class HandlingOperator(BaseOperator):
         self.db_conn_id = db_conn_id
 
     def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage[Any, Any] | None:
-        """Inputs and counts, for Airflow's OpenLineage provider."""
+        """Inputs and counts, for Airflow's OpenLineage provider; of a task that has failed too."""
         return None if self.lineage is None else self.lineage.facets()
 
     @property
@@ -202,11 +202,16 @@ class HandlingOperator(BaseOperator):
                 handler = self.loaded_handler(context)
                 drain = self.task_drain(hook, task_try)
             hook.record_input(drain.source)
-            done = drain.run(handler, engine)
-            report = drain_report(done, consumer=task_try.consumer_name, backlog=drain.backlog())
             uri = hook.asset_uri(drain.source)
-            update_outlets(context, self.outlets, uri, report, partition=self.outlet_partition)
+            try:
+                done = drain.run(handler, engine)
+            except Exception as error:
+                # What was committed before is done.
+                self.lineage = Lineage(inputs={uri: handled_before(error)})
+                raise
             self.lineage = Lineage(inputs={uri: done.handled})
+            report = drain_report(done, consumer=task_try.consumer_name, backlog=drain.backlog())
+            update_outlets(context, self.outlets, uri, report, partition=self.outlet_partition)
         return report
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-
 from airflow_provider_conquiet.airflow_names import (
     AirflowException,
     AirflowFailException,
@@ -22,9 +20,11 @@ from airflow_provider_conquiet.airflow_names import (
 from airflow_provider_conquiet.arguments import failing_at_once
 from airflow_provider_conquiet.hooks.database import mask_password
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.lineage import Lineage
 from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.reports import Report, update_outlets
 from airflow_provider_conquiet.task_try import TaskTry, task_span
+from conquiet.errors import MissingExtraError
 from conquiet.payload import decode_payload
 from conquiet.spark.jobs import (
     DATABASE_URL_VARIABLE,
@@ -37,7 +37,14 @@ from conquiet.spark.jobs import (
 )
 from conquiet.tracing import headers
 
+try:
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+except ModuleNotFoundError as error:
+    provider = "Airflow's provider for Spark"
+    raise MissingExtraError("SparkPublishOperator", missing=provider, extra="airflow-spark") from error
+
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
 
@@ -64,6 +71,9 @@ class SparkPublishOperator(SparkSubmitOperator):
         ...         task_id="publish", options={"table": "orders", "in": "database"}, to_topic="orders"
         ...     )
     """
+
+    #: What the task did, for OpenLineage.
+    lineage: Lineage | None = None
 
     operator_extra_links = (*SparkSubmitOperator.operator_extra_links, DocumentationLink())
     template_fields: Sequence[str] = (
@@ -113,6 +123,10 @@ class SparkPublishOperator(SparkSubmitOperator):
         if "{{" not in json.dumps([self.options, to_topic, to_stream], default=str):
             check_arguments(job, self._job_arguments())
 
+    def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage[Any, Any] | None:
+        """Outputs and counts, for Airflow's OpenLineage provider."""
+        return None if self.lineage is None else self.lineage.facets()
+
     def execute(self, context: Context) -> Report:  # type: ignore[override]  # it returns nothing there
         """Submit the job, wait for its end, and return its report."""
         report_key = f"conquiet:spark:report:{TaskTry.of_context(context).task_instance}"
@@ -139,7 +153,9 @@ class SparkPublishOperator(SparkSubmitOperator):
                 raise _explained(failure, report)
             name = str(self.to_topic or self.to_stream)
             hook.record_output(name)
-            update_outlets(context, self.outlets, hook.asset_uri(name), report)
+            uri = hook.asset_uri(name)
+            update_outlets(context, self.outlets, uri, report)
+            self.lineage = Lineage(outputs={uri: int(report.get("messages") or 0)})
             return report
 
     def _prepare(self, context: Context, report_key: str, secrets: Path | None) -> None:

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_provider_conquiet.airflow_names import AirflowSkipException
-from airflow_provider_conquiet.arguments import failing_at_once, number, optional_number
+from airflow_provider_conquiet.arguments import failing_at_once, number, optional_number, truth
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
+from airflow_provider_conquiet.lineage import Lineage
 from airflow_provider_conquiet.links import DocumentationLink
-from airflow_provider_conquiet.reports import Report
+from airflow_provider_conquiet.reports import Report, update_outlets
 from airflow_provider_conquiet.run_messages import MAX_BYTES, MOST_MESSAGES, RunMessages
 from airflow_provider_conquiet.task_try import TaskTry
 from conquiet import QueueMessage
 from conquiet.queue.config import CLAIM_IDLE_MS
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
 
@@ -49,10 +51,14 @@ class TakeOperator(BaseOperator):
         "max_bytes",
         "max_deliveries",
         "claim_idle_ms",
+        "skip_on_empty",
         "redis_streams_conn_id",
     )
     ui_color = "#dcebe3"
     operator_extra_links = (DocumentationLink(),)
+
+    #: What the task did, for OpenLineage.
+    lineage: Lineage | None = None
 
     def __init__(
         self,
@@ -63,7 +69,7 @@ class TakeOperator(BaseOperator):
         max_bytes: int | str = MAX_BYTES,
         max_deliveries: int | str | None = None,
         claim_idle_ms: int | str = CLAIM_IDLE_MS,
-        skip_on_empty: bool = True,
+        skip_on_empty: bool | str = True,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -76,6 +82,10 @@ class TakeOperator(BaseOperator):
         self.claim_idle_ms = claim_idle_ms
         self.skip_on_empty = skip_on_empty
         self.redis_streams_conn_id = redis_streams_conn_id
+
+    def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage[Any, Any] | None:
+        """Inputs and counts, for Airflow's OpenLineage provider."""
+        return None if self.lineage is None else self.lineage.facets()
 
     def execute(self, context: Context) -> Report:
         """Take, and return how many, their ids and where they are."""
@@ -93,12 +103,18 @@ class TakeOperator(BaseOperator):
                 group=self.group,
                 claim_idle_ms=number("claim_idle_ms", self.claim_idle_ms, int),
             )
+            is_skipped = truth("skip_on_empty", self.skip_on_empty)
             max_deliveries = optional_number("max_deliveries", self.max_deliveries, int)
             ids, counts = messages.take(most, max_deliveries, max_bytes)
-        if not ids and self.skip_on_empty:
+        if not ids and is_skipped:
             raise AirflowSkipException(f"no message in {self.stream!r} for group {self.group!r}")
         self.log.info("%s messages taken for this run as consumer %r", len(ids), messages.consumer)
-        return messages.report(ids, counts)
+        report = messages.report(ids, counts)
+        uri = RedisStreamsHook(self.redis_streams_conn_id).asset_uri(self.stream)
+        last = {"last_id": ids[-1] if ids else None}
+        update_outlets(context, self.outlets, uri, report | last)
+        self.lineage = Lineage(inputs={uri: len(ids)})
+        return report
 
 
 def messages_of(taken: Mapping[str, Any]) -> list[QueueMessage]:

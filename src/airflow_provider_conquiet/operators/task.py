@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from airflow_provider_conquiet.airflow_names import AirflowException, AirflowFailException
-from airflow_provider_conquiet.arguments import failing_at_once
+from airflow_provider_conquiet.arguments import failing_at_once, number
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.links import DocumentationLink
 from airflow_provider_conquiet.task_try import TaskTry, task_span
@@ -53,8 +53,17 @@ class TaskOperator(BaseOperator):
         ...     total = TaskOperator(task_id="total", task="shop.total", args={"day": "{{ ds }}"}, retries=2)
     """
 
-    template_fields: Sequence[str] = ("task", "args", "task_queue", "namespace", "redis_streams_conn_id")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"args": "json"}
+    template_fields: Sequence[str] = (
+        "task",
+        "args",
+        "task_queue",
+        "namespace",
+        "options",
+        "attach",
+        "max_result_bytes",
+        "redis_streams_conn_id",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"args": "json", "options": "json"}
     ui_color = "#e6e1f2"
     operator_extra_links = (DocumentationLink(),)
 
@@ -72,7 +81,7 @@ class TaskOperator(BaseOperator):
         attach: Attach = "succeeded",
         deferrable: bool = True,
         wait_timeout: timedelta | None = None,
-        max_result_bytes: int = MAX_RESULT_BYTES,
+        max_result_bytes: int | str = MAX_RESULT_BYTES,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -152,10 +161,11 @@ class TaskOperator(BaseOperator):
             raise AirflowFailException(f"{error}: give do_xcom_push=False") from error
         if not self.do_xcom_push:
             return None
-        if (size := result_bytes(value)) > self.max_result_bytes:
+        most = number("max_result_bytes", self.max_result_bytes, int)
+        if (size := result_bytes(value)) > most:
             raise AirflowFailException(
                 f"task {task_id} has succeeded, and its result of {size:,} bytes is above max_result_bytes, "
-                f"{self.max_result_bytes:,}: have it return the name of what it stored, or give "
+                f"{most:,}: have it return the name of what it stored, or give "
                 "do_xcom_push=False"
             )
         return value

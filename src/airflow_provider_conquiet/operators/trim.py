@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_conquiet.arguments import failing_at_once, number, stream_or_topic
+from airflow_provider_conquiet.arguments import failing_at_once, optional_number, stream_or_topic, truth
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.links import DocumentationLink
-from airflow_provider_conquiet.reports import Report
+from airflow_provider_conquiet.reports import Report, update_outlets
 from conquiet.mq import DeadLetterPolicy, DeadLetters, MqAdmin
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class TrimOperator(BaseOperator):
         "topic",
         "retention_length",
         "retention_ms",
+        "dead_letters",
         "redis_streams_conn_id",
     )
     ui_color = "#ebe3dc"
@@ -49,7 +50,7 @@ class TrimOperator(BaseOperator):
         topic: str | None = None,
         retention_length: int | str | None = None,
         retention_ms: int | str | None = None,
-        dead_letters: bool = False,
+        dead_letters: bool | str = False,
         redis_streams_conn_id: str = RedisStreamsHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -66,17 +67,21 @@ class TrimOperator(BaseOperator):
         """Trim, and return how many entries were removed, of messages also by partition."""
         name = str(self.topic or self.stream)
         with failing_at_once(), RedisStreamsHook(self.redis_streams_conn_id) as hook:
-            keep: dict[str, Any] = {
-                field: number(field, getattr(self, field), int)
-                for field in ("retention_length", "retention_ms")
-                if getattr(self, field) is not None
-            }
-            if self.dead_letters:
+            fields = ("retention_length", "retention_ms")
+            given = {field: optional_number(field, getattr(self, field), int) for field in fields}
+            keep = {field: value for field, value in given.items() if value is not None}
+            if truth("dead_letters", self.dead_letters):
                 letters = DeadLetters(hook.topic(name))
                 removed = letters.trim(DeadLetterPolicy(**keep) if keep else None)
                 self.log.info("deleted %s dead letters of %r, neither replayed nor purged", removed, name)
-                return {"name": name, "removed": removed}
-            trims = MqAdmin(hook.get_conn()).trim(name, **keep)
+                report: Report = {"name": name, "removed": removed}
+            else:
+                report = self._trim_messages(MqAdmin(hook.get_conn()), name, keep)
+            update_outlets(context, self.outlets, hook.asset_uri(name), report)
+            return report
+
+    def _trim_messages(self, admin: MqAdmin, name: str, keep: dict[str, Any]) -> Report:
+        trims = admin.trim(name, **keep)
         for trim in trims:
             if trim.missing_groups:
                 self.log.warning(

@@ -6,7 +6,11 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_provider_conquiet.get_provider_info import missing_requirements
 from airflow_provider_conquiet.plugins.page import URL_PREFIX, AirflowPage, is_page_enabled, menu_address
+
+# Beside an older Airflow there is no page, as there is no operator.
+_HAS_PAGE = is_page_enabled() and not missing_requirements()
 
 
 class ConquietPlugin(AirflowPlugin):
@@ -18,7 +22,7 @@ class ConquietPlugin(AirflowPlugin):
 
     name = "conquiet"
     fastapi_apps: list[Any] = (
-        [{"app": AirflowPage(), "url_prefix": URL_PREFIX, "name": "conquiet"}] if is_page_enabled() else []
+        [{"app": AirflowPage(), "url_prefix": URL_PREFIX, "name": "conquiet"}] if _HAS_PAGE else []
     )
     external_views: list[Any] = (
         [
@@ -30,6 +34,6 @@ class ConquietPlugin(AirflowPlugin):
                 "url_route": "conquiet",
             }
         ]
-        if is_page_enabled()
+        if _HAS_PAGE
         else []
     )

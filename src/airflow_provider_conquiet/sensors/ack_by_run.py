@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider_conquiet.arguments import failing_at_once
+from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.links import DocumentationLink
+from airflow_provider_conquiet.reports import update_outlets
 from airflow_provider_conquiet.run_messages import RunMessages
 from airflow_provider_conquiet.run_state import RunState
 from airflow_provider_conquiet.triggers.run import RunTrigger
@@ -76,15 +78,22 @@ class AckByRunSensor(BaseSensorOperator):
         """Renew the messages, or settle them if the run has ended but for this task."""
         state, messages = self._run(context)
         is_success = state.will_succeed()
-        if is_success is None:
-            messages.keep()
-            return PokeReturnValue(False)
-        return PokeReturnValue(True, messages.settle(is_success=is_success))
+        with RedisStreamsHook(messages.redis_streams_conn_id) as hook:
+            if is_success is None:
+                messages.keep(hook)
+                return PokeReturnValue(False)
+            report = messages.settle(hook, is_success=is_success)
+            update_outlets(context, self.outlets, hook.asset_uri(messages.stream), report)
+        return PokeReturnValue(True, report)
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any] | None = None, **_: Any
     ) -> Mapping[str, Any] | None:
         """Return the trigger's event: how many were acked or handed back."""
+        if event is not None and self.outlets:
+            messages = RunMessages.of_report(self.taken)
+            uri = RedisStreamsHook(messages.redis_streams_conn_id).asset_uri(messages.stream)
+            update_outlets(context, self.outlets, uri, dict(event))
         return event
 
     def _run(self, context: Context) -> tuple[RunState, RunMessages]:

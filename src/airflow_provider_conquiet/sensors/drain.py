@@ -13,10 +13,11 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider_conquiet.airflow_names import conf
 from airflow_provider_conquiet.arguments import failing_at_once, number, stream_or_topic
-from airflow_provider_conquiet.drains import StreamDrain, TaskDrain, TopicDrain
+from airflow_provider_conquiet.drains import StreamDrain, TaskDrain, TopicDrain, handled_before
 from airflow_provider_conquiet.hooks.redis_streams import RedisStreamsHook
 from airflow_provider_conquiet.lineage import Lineage
 from airflow_provider_conquiet.operators.handling import HandlingOperator
+from airflow_provider_conquiet.reports import Report, drain_report, update_outlets
 from airflow_provider_conquiet.sensors.drain_counts import DrainCounts
 from airflow_provider_conquiet.task_try import TaskTry
 from airflow_provider_conquiet.triggers.backlog import BacklogTrigger
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 #: Longer than a task instance is retried or rescheduled.
 _KEPT = timedelta(days=30)
+#: What a report has of the last poke alone.
+_OF_LAST_POKE = (
+    *("failed", "retried", "dead_lettered", "failures_by_error", "failed_ids", "first_id", "last_id"),
+    *("per_second", "consumer", "remaining_lag", "remaining_pending"),
+)
 
 
 class DrainSensor(HandlingOperator, BaseSensorOperator):
@@ -154,6 +160,9 @@ class DrainSensor(HandlingOperator, BaseSensorOperator):
 
             counts.create_table(engine)
             total = counts.total(engine)
+            uri = hook.asset_uri(drain.source)
+            hook.record_input(drain.source)
+            last: Report = {}
             left = drain.limits.max_messages or math.inf
             while total < wanted and left > 0:
                 limits = replace(drain.limits, max_messages=int(min(left, wanted - total)))
@@ -163,6 +172,10 @@ class DrainSensor(HandlingOperator, BaseSensorOperator):
                     # Other consumers own all partitions now.
                     self._is_busy = True
                     break
+                except Exception as error:
+                    self.lineage = Lineage(inputs={uri: total + handled_before(error)})
+                    raise
+                last = drain_report(done, consumer=task_try.consumer_name, backlog=drain.backlog())
                 total = counts.total(engine)
                 left -= done.read
                 # What an earlier try had handled was acked and not counted again: there may be more.
@@ -170,7 +183,11 @@ class DrainSensor(HandlingOperator, BaseSensorOperator):
                     break
             if total >= wanted:
                 counts.purge(engine, _KEPT)
-            self.lineage = Lineage(inputs={hook.asset_uri(drain.source): total})
-        kind, name = stream_or_topic(self.stream, self.topic)
-        report = {kind: name, "group": self.group, "handled": total, "wanted": wanted}
+            self.lineage = Lineage(inputs={uri: total})
+            kind, name = stream_or_topic(self.stream, self.topic)
+            # Of the last poke but for what is counted: `handled` is over all of them.
+            of_last = {field: last[field] for field in _OF_LAST_POKE if field in last}
+            report = {**of_last, kind: name, "group": self.group, "handled": total, "wanted": wanted}
+            if total >= wanted:
+                update_outlets(context, self.outlets, uri, report)
         return PokeReturnValue(total >= wanted, report)

@@ -161,8 +161,8 @@ class MessageSensor(BaseSensorOperator):
         # The group's place would be read anew each time: after what it has read since, matches among it.
         if self.group is not None and self.reschedule and context.get("task_state_store") is None:
             raise ValueError(
-                f"task {self.task_id!r} has group={self.group!r} and mode='reschedule': before Airflow 3.3 that "
-                "misses what the group reads between two pokes; give deferrable=True, or a start_id"
+                f"task {self.task_id!r} has group={self.group!r} and mode='reschedule': before Airflow 3.3 "
+                "that misses what the group reads between two pokes; give deferrable=True, or a start_id"
             )
 
     def _first_after(self, context: Context, hook: RedisStreamsHook, stream: str) -> str:

@@ -5,28 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import asdict
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
-from asgiref.sync import sync_to_async
 
 from airflow_provider_conquiet.run_messages import RunMessages
 from airflow_provider_conquiet.run_state import RunState
 from airflow_provider_conquiet.triggers.backlog import LONGEST_RETRY_S
+from airflow_provider_conquiet.triggers.shared_hook import SharedHook, in_thread
 from conquiet import QueueError
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class RunTrigger(BaseTrigger):
     """Ends with one event when the run's other tasks have ended and its messages are acked or handed back.
 
-    While Redis is unavailable it logs that and goes on. If its task is killed in Airflow, as when the run is
-    marked as failed, it hands the messages back (Airflow 3.3 and later).
+    While Redis or Airflow's API is unavailable it logs that and goes on. If its task is killed in Airflow, as
+    when the run is marked as failed, it hands the messages back (Airflow 3.3 and later). All triggers of a
+    triggerer that use one connection share its few connections to Redis.
 
     Args:
         state: the fields of a `RunState`.
@@ -52,6 +53,7 @@ class RunTrigger(BaseTrigger):
         self._state = RunState(**state)
         self._messages = RunMessages(**messages)
         self.poll_interval_s = poll_interval_s
+        self._hook: SharedHook | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and the arguments that make this trigger again."""
@@ -68,32 +70,44 @@ class RunTrigger(BaseTrigger):
         """Renew and ask, until the run is over but for this task."""
         renew_every_s = self._messages.claim_idle_ms / 3_000
         renewed_at, retry_s = -renew_every_s, 0.0
-        while True:
-            is_success = await _in_thread(self._state.will_succeed)
-            try:
-                if is_success is not None:
-                    report = await _in_thread(self._messages.settle, is_success=is_success)
-                    yield TriggerEvent(report)  # type: ignore[no-untyped-call]
-                    return
-                if time.monotonic() - renewed_at >= renew_every_s:
-                    await _in_thread(self._messages.keep)
-                    renewed_at = time.monotonic()
-                retry_s = 0.0
-            except QueueError as error:
-                retry_s = min(2 * retry_s or 1.0, LONGEST_RETRY_S)
-                log.warning("%s; trying again in %.0f s", error, retry_s)
-            await asyncio.sleep(retry_s or min(self.poll_interval_s, renew_every_s))
+        self._hook = await SharedHook.of_connection(self._messages.redis_streams_conn_id)
+        try:
+            while True:
+                try:
+                    # First, since it needs no more than Redis: another run must not take them meanwhile.
+                    if time.monotonic() - renewed_at >= renew_every_s:
+                        await self._hook.call(self._messages.keep)
+                        renewed_at = time.monotonic()
+                    is_success = await in_thread(self._state.will_succeed)
+                    if is_success is not None:
+                        report = await self._hook.call(partial(self._messages.settle, is_success=is_success))
+                        yield TriggerEvent(report)  # type: ignore[no-untyped-call]
+                        return
+                    retry_s = 0.0
+                except (QueueError, AirflowRuntimeError) as error:
+                    retry_s = min(2 * retry_s or 1.0, LONGEST_RETRY_S)
+                    log.warning("%s; trying again in %.0f s", error, retry_s)
+                await asyncio.sleep(min(retry_s or self.poll_interval_s, renew_every_s))
+        finally:
+            await self.cleanup()
 
     async def on_kill(self) -> None:
         """Settle the messages if the run is over: hand them back, unless it was marked as a success.
 
         While other tasks run, this one alone was marked or cleared: it may begin again.
         """
-        is_success = await _in_thread(self._state.end_when_killed)
-        if is_success is not None:
-            await _in_thread(self._messages.settle, is_success=is_success)
+        is_success = await in_thread(self._state.end_when_killed)
+        if is_success is None:
+            return
+        # Of its own: it may be called after `cleanup`.
+        hook = await SharedHook.of_connection(self._messages.redis_streams_conn_id)
+        try:
+            await hook.call(partial(self._messages.settle, is_success=is_success))
+        finally:
+            await hook.release()
 
-
-async def _in_thread(call: Callable[..., T], **arguments: Any) -> T:
-    """What a call returns that asks Airflow: in a thread from which Airflow 3.1 finds its event loop."""
-    return await sync_to_async(call, thread_sensitive=False)(**arguments)
+    async def cleanup(self) -> None:
+        """Give the hook back; a trigger that is cancelled at its `yield` never comes to its own end."""
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            await hook.release()
