@@ -271,7 +271,8 @@ def test_the_checks_of_the_yaml_may_block_with_words_and_automation_of_their_own
         "max_lag": 10,
         "blocking": True,
         "descriptions": {"backlog": "Call the shop"},
-        "automation_condition": "{{ dg.AutomationCondition.eager() }}",
+        # What newer versions of Dagster call dg.AutomationCondition.
+        "automation_condition": "{{ automation_condition.eager() }}",
     }
     contents = yaml_of("StreamDrainComponent", stream=stream, group="billing", checks=checks)
     with create_defs_folder_sandbox() as sandbox:

@@ -271,7 +271,8 @@ def test_a_range_of_partitions_is_published_by_partition(io, prefix, instance, c
 
 
 def test_a_range_of_one_partition_is_published_and_read_by_partition_too(io, instance):
-    days, read = dg.StaticPartitionsDefinition(["mo", "tu"]), []
+    days = dg.StaticPartitionsDefinition(["mo", "tu"])
+    read: list[Any] = []
 
     @dg.asset(partitions_def=days, backfill_policy=dg.BackfillPolicy.single_run())
     def orders(context: dg.AssetExecutionContext) -> dict[str, list[dict]]:

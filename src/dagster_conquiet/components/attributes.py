@@ -85,7 +85,7 @@ class CheckAttributes(dg.Model, dg.Resolvable):
         dg.AutomationCondition[Any] | None, dg.Resolver.default(model_field_type=str | None)
     ] = Field(
         default=None,
-        description='Of each check, as "{{ dg.AutomationCondition.eager() }}"; then is_running may be false.',
+        description='Of each check, as "{{ automation_condition.eager() }}"; then is_running may be false.',
     )
     cron_schedule: str = "*/5 * * * *"
     is_running: bool = Field(default=True, description="Whether they run unless stopped in the UI.")
