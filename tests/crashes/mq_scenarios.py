@@ -340,12 +340,15 @@ MQ_SCENARIOS = {
         is_strict=True,
     ),
 }
-#: The same again with `async def` handlers.
+#: The same again with `async def` handlers, where they take other code: not where no handler is called, as
+#: with a message that was delivered too often, and not for each way in which a key waits.
 MQ_SCENARIOS |= {
     f"{name}_async": replace(MQ_SCENARIOS[name], is_async=True)
     for name in (
         *("mq_consume", "mq_consume_without_inbox", "mq_stop", "mq_retry", "mq_retry_strict"),
         *("mq_concurrent", "mq_dead_letter", "mq_drain_topic", "mq_two_at_once", "mq_batches"),
+        *("mq_unloaded", "mq_requeue", "mq_requeue_twice", "mq_last_attempt", "mq_take_over"),
+        "mq_take_over_due_key",
     )
 }
 
