@@ -8,8 +8,11 @@ from tests.crashes.conftest import KINDS, Explore
 from tests.crashes.explorer import Exploration
 
 
-def test_no_crash_point_of_a_send_that_is_made_again_loses_a_message_or_adds_it_twice(explore: Explore):
-    exploration = explore("mq_send")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_send_that_is_made_again_loses_a_message_or_adds_it_twice(
+    explore: Explore, kind: str
+):
+    exploration = explore(f"mq_send{kind}")
 
     assert_kept(exploration, points=4)
 
@@ -178,6 +181,7 @@ def test_no_crash_point_loses_what_waits_behind_a_message_that_was_settled_by_ha
         "mq_replay",
         "mq_create_group",
         "mq_drain_topic",
+        "mq_send_async",
         *("mq_consume_async", "mq_retry_strict_async", "mq_dead_letter_async", "mq_take_over_async"),
     ],
 )
