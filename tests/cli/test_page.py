@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from conquiet import EmbeddedServer
 from conquiet.cli.exits import ExitCode
+from conquiet.spark.jobs import application_of, check_arguments
 from tests.cli.first_task import ROOT, first_task
 from tests.cli.processes import ended, read_line, running
 from tests.eventually import HANG_S
@@ -82,6 +84,51 @@ def test_every_command_of_the_page_ends_as_the_page_says_and_prints_what_it_show
             ran = run_line(match["line"], place)
             assert ran.returncode == int(match["code"] or 0), (match["line"], ran.stdout, ran.stderr)
     assert commands > at_least
+
+
+def test_the_commands_and_the_file_of_schedules_do_what_their_page_says(place, monkeypatch):
+    text = (DOCS / "schedules.md").read_text()
+    [(_, code), *_] = re.findall(r"^```(python)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    [(_, file)] = re.findall(r"^```(toml)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (place / "shop").mkdir()
+    (place / "shop" / "tasks.py").write_text(code)
+    (place / "schedules.toml").write_text(file)
+    monkeypatch.chdir(place)
+
+    commands = [match for line in text.splitlines() if (match := COMMAND.match(line))]
+
+    assert len(commands) == 9
+    for match in commands:
+        if match["runs"]:
+            assert run_until_ctrl_c(match["line"]) == 0, match["line"]
+        else:
+            ran = run_line(match["line"], place)
+            assert ran.returncode == 0, (match["line"], ran.stdout, ran.stderr)
+    assert run_line("conquiet schedule dry-run schedules.toml 10", place).returncode == 0
+
+
+def test_the_page_in_a_browser_says_where_it_is(place):
+    text = (DOCS / "page.md").read_text()
+    [line] = re.findall(r"^\$ (conquiet page --url .*)$", text, re.MULTILINE)
+    words = line.replace("redis://127.0.0.1:6379/0", os.environ["CONQUIET_REDIS_URL"]).split()
+
+    with running(*words[1:], "--port", "0") as process:
+        address, ends = read_line(process), read_line(process)
+        assert ended(process, signal.SIGINT)[0] == 0
+
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+", address.strip())
+    assert ends.strip() in text
+
+
+def test_the_jobs_take_what_their_page_gives_them():
+    text = (DOCS / "spark-jobs.md").read_text().replace("\\\n", " ")
+    [publish] = re.findall(r"^\$ spark-submit .*? \$JOBS (.*)$", text, re.MULTILINE)
+    [aggregate] = re.findall(r"^\$ python -m conquiet\.spark\.jobs\.aggregate (.*)$", text, re.MULTILINE)
+
+    check_arguments("publish", shlex.split(publish))
+    check_arguments("aggregate", shlex.split(aggregate))
+    assert 'application_of("publish")' in text
+    assert application_of("publish").endswith(".py")
 
 
 def test_the_table_of_exit_codes_is_complete():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -35,16 +37,27 @@ def metric(name: str, stream: str) -> float:
     return REGISTRY.get_sample_value(name, {"stream": stream}) or 0.0
 
 
+def queue_of_one_try(url: str, stream: str, **options: Any) -> RedisStreamsQueue:
+    config = QueueConfig(stream, GROUP, "worker-1", block_ms=50)
+    return RedisStreamsQueue.from_url(url, config, **options)
+
+
+@contextmanager
+def awaiting_queue_of_one_try(url: str, stream: str, **options: Any) -> Iterator[Awaited]:
+    with EventLoop() as loop:
+        opened = Awaited(AsyncQueue.from_url(url, stream, **options), loop)
+        yield opened
+        opened.aclose()
+
+
 @pytest.fixture(params=["plain", "asyncio"])
 def writer(request, queue, server_url, stream):
     """What adds messages: the queue, and the one of an event loop."""
     if request.param == "plain":
         yield queue
         return
-    with EventLoop() as loop:
-        opened = Awaited(AsyncQueue.from_url(server_url, stream), loop)
+    with awaiting_queue_of_one_try(server_url, stream) as opened:
         yield opened
-        opened.aclose()
 
 
 # 2 Delivery semantics and guarantees
@@ -181,10 +194,10 @@ def test_3_2_the_payload_comes_back_as_a_dict_equal_to_what_was_enqueued(queue, 
 
 @pytest.mark.parametrize("payload", [{"b": b"raw"}, ["no", "object"], {"nan": float("nan")}, {1: "key"}])
 def test_3_2_a_payload_that_is_no_json_object_is_refused_before_redis_is_called(
-    queue, client, stream, payload
+    writer, client, stream, payload
 ):
     with pytest.raises((TypeError, ValueError), match="payload"):
-        queue.enqueue(payload)
+        writer.enqueue(payload)
 
     assert client.xlen(stream) == 0
 
@@ -517,8 +530,6 @@ def test_8_1_every_call_raises_a_queue_error_with_stream_group_and_cause(queue, 
     client.delete(stream)
     client.set(stream, "not a stream")
     calls = {
-        "enqueue": lambda: queue.enqueue({"n": 1}),
-        "enqueue_many": lambda: queue.enqueue_many([{"n": 1}]),
         "read": lambda: queue.read(50),
         "ack": lambda: queue.ack(msg),
         "ack_and_read": lambda: queue.ack_and_read([msg.id], 50),
@@ -533,6 +544,18 @@ def test_8_1_every_call_raises_a_queue_error_with_stream_group_and_cause(queue, 
             call()
         assert isinstance(caught.value.__cause__, redis.RedisError), name
         assert (caught.value.stream, caught.value.group) == (stream, GROUP), name
+
+
+def test_8_1_every_call_that_adds_raises_a_queue_error_with_stream_and_cause(queue, writer, client, stream):
+    client.delete(stream)
+    client.set(stream, "not a stream")
+
+    for call in (lambda: writer.enqueue({"n": 1}), lambda: writer.enqueue_many([{"n": 1}])):
+        with pytest.raises(QueueError, match="WRONGTYPE") as caught:
+            call()
+        assert isinstance(caught.value.__cause__, redis.RedisError)
+        # A queue has a group; what only adds has none.
+        assert (caught.value.stream, caught.value.group) == (stream, GROUP if writer is queue else None)
 
 
 def test_8_1_a_connection_that_drops_in_the_middle_of_a_blocking_read_is_visible_and_not_retried(
@@ -568,13 +591,13 @@ def test_8_1_a_server_that_is_unavailable_is_a_queue_error_of_the_construction()
     assert isinstance(caught.value.__cause__, redis.ConnectionError)
 
 
-def test_8_1_nothing_is_sent_twice_when_an_answer_is_lost(server_url, client, stream):
-    config = QueueConfig(stream, GROUP, "worker-1", block_ms=50)
-    with RedisStreamsQueue.from_url(server_url, config, socket_timeout=0.1) as queue:
+@pytest.mark.parametrize("open_writer", [queue_of_one_try, awaiting_queue_of_one_try])
+def test_8_1_nothing_is_sent_twice_when_an_answer_is_lost(server_url, client, stream, open_writer):
+    with open_writer(server_url, stream, socket_timeout=0.1) as writer:
         client.execute_command("CLIENT", "PAUSE", 400, "WRITE")
 
         with pytest.raises(QueueError) as caught:
-            queue.enqueue({"n": 1})
+            writer.enqueue({"n": 1})
 
     assert isinstance(caught.value.__cause__, redis.TimeoutError)
     client.set(f"{stream}:after the pause", "1")

@@ -14,7 +14,7 @@ import redis
 from sqlalchemy import Engine, event, func, insert, select
 
 from conquiet import DbError, DbSession, Inbox, QueueConsumer, QueueError, install_signal_handlers
-from conquiet.consume.handling import MessageHandling
+from conquiet.consume.handler_kinds import new_handling
 from tests.conftest import effects
 from tests.eventually import HANG_S, eventually
 from tests.with_databases.consuming import as_async, async_engine_of
@@ -46,6 +46,18 @@ def run(request, engine):
         consumer.run(handler=as_async(handler), engine=async_engine_of(engine))
 
     return call if request.param == "plain" else call_async
+
+
+@pytest.fixture(params=["plain", "asyncio"])
+def handling_of(request, engine):
+    """What handles a message before its ack, of a handler as it is, or as an `async def` one."""
+
+    def make(handler, inbox):
+        if request.param == "plain":
+            return new_handling(handler, engine, inbox)
+        return new_handling(as_async(handler), async_engine_of(engine), inbox)
+
+    return make
 
 
 @pytest.fixture
@@ -181,25 +193,40 @@ def test_1_1_a_handler_that_does_not_run_when_called_is_never_acked(make_queue, 
 # 1.2 Alignment with the database layer
 
 
-def test_1_2_each_handling_has_its_own_transaction(make_queue, engine):
+def test_1_2_each_handling_has_its_own_transaction(make_queue, engine, run):
     queue = make_queue()
     queue.enqueue_many([{"n": n} for n in range(3)])
     consumer = QueueConsumer(queue)
     sessions = []
 
     def handler(msg, session):
-        sessions.append((session, rows(engine)))
+        sessions.append((session.orm, rows(engine)))
         write_effect(msg, session)
         if msg.payload["n"] == 2:
             consumer.stop()
 
-    consumer.run(handler=handler, engine=engine)
+    run(consumer, handler)
 
     assert len({id(session) for session, _ in sessions}) == 3
     assert [committed for _, committed in sessions] == [0, 1, 2]
-    assert all(isinstance(session, DbSession) for session, _ in sessions)
+
+
+def test_1_2_a_session_ends_with_its_handling(make_queue, engine):
+    queue = make_queue()
+    queue.enqueue({"n": 1})
+    consumer = QueueConsumer(queue)
+    sessions = []
+
+    def handler(msg, session):
+        sessions.append(session)
+        consumer.stop()
+
+    consumer.run(handler=handler, engine=engine)
+
+    [session] = sessions
+    assert isinstance(session, DbSession)
     with pytest.raises(DbError, match="after its `with` block"):
-        sessions[0][0].execute(select(1))
+        session.execute(select(1))
 
 
 # 3 Responsibilities, 4 Non-responsibilities
@@ -524,7 +551,7 @@ def test_11_run_takes_handler_and_engine_by_name():
 
 @pytest.mark.parametrize(("inbox", "handled"), [(None, 2), (Inbox(), 1)])
 def test_11_a_message_redelivered_after_its_commit_is_handled_once_only_with_an_inbox(
-    make_queue, engine, inbox, handled
+    make_queue, handling_of, inbox, handled
 ):
     make_queue().enqueue({"n": 1})
     calls = []
@@ -534,7 +561,7 @@ def test_11_a_message_redelivered_after_its_commit_is_handled_once_only_with_an_
 
     # The first worker dies between its commit and its ack.
     for messages in (make_queue("worker-1").read(50), make_queue("worker-2").claim_stale(0)):
-        with MessageHandling(handler, engine, inbox) as handling:
+        with handling_of(handler, inbox) as handling:
             handling.handle(messages[0])
 
     assert len(calls) == handled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +15,9 @@ from conquiet import DbSession, DrainLimits, batch_handler
 from conquiet.consume import Handler
 from conquiet.consume.outcome import Settlement
 from conquiet.errors import QueueError
-from conquiet.mq import ConsumerConfig, MqAdmin, MqMessage, Producer, drain_topic
+from conquiet.mq import AsyncProducer, ConsumerConfig, MqAdmin, MqMessage, Producer, drain_topic
 from conquiet.mq.dead_letters.letters import DeadLetters
+from conquiet.queue import open_async_client
 from tests.crashes.mq_explorer import MqScenario
 from tests.crashes.mq_invariants import Name
 from tests.crashes.mq_site import GROUP, HOUR_MS, POLICY, MqSite, effects
@@ -147,6 +149,22 @@ def send_three(site: MqSite) -> None:
                 break
 
 
+def send_three_awaiting(site: MqSite) -> None:
+    """The same by `AsyncProducer.send`, in an event loop."""
+
+    async def send() -> None:
+        async with open_async_client(site.url) as client:
+            producer = AsyncProducer(client)
+            for number in (1, 2, 3):
+                for _ in range(2):
+                    with suppress(QueueError):
+                        payload = {"key": "a", "number": number}
+                        await producer.send(site.topic.name, payload, key="a", dedupe_id=f"order-{number}")
+                        break
+
+    asyncio.run(send())
+
+
 def one_in_each_partition(site: MqSite) -> None:
     """Messages that were sent before the group begins."""
     for partition in site.topic.partitions:
@@ -240,6 +258,13 @@ def names(key: str | None, *numbers: int) -> frozenset[Name]:
 MQ_SCENARIOS = {
     "mq_send": MqScenario(
         prepare=nothing, run=send_three, recover=send_three, sent=names("a", 1, 2, 3), is_sent_before=False
+    ),
+    "mq_send_async": MqScenario(
+        prepare=nothing,
+        run=send_three_awaiting,
+        recover=send_three_awaiting,
+        sent=names("a", 1, 2, 3),
+        is_sent_before=False,
     ),
     "mq_delayed": MqScenario(prepare=three_delayed, run=MqSite.move_delayed, sent=names("a", 1, 2, 3)),
     "mq_consume": MqScenario(prepare=two_keys, run=work(4), sent=names("a", 1, 2) | names("b", 1, 2)),
@@ -340,12 +365,15 @@ MQ_SCENARIOS = {
         is_strict=True,
     ),
 }
-#: The same again with `async def` handlers.
+#: The same again with `async def` handlers, where they take other code: not where no handler is called, as
+#: with a message that was delivered too often, and not for each way in which a key waits.
 MQ_SCENARIOS |= {
     f"{name}_async": replace(MQ_SCENARIOS[name], is_async=True)
     for name in (
         *("mq_consume", "mq_consume_without_inbox", "mq_stop", "mq_retry", "mq_retry_strict"),
         *("mq_concurrent", "mq_dead_letter", "mq_drain_topic", "mq_two_at_once", "mq_batches"),
+        *("mq_unloaded", "mq_requeue", "mq_requeue_twice", "mq_last_attempt", "mq_take_over"),
+        "mq_take_over_due_key",
     )
 }
 

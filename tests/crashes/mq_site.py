@@ -68,6 +68,7 @@ class MqSite:
     """One process' own clients of an address; `ahead_ms` sets its clock: leases are over, retries are due."""
 
     def __init__(self, address: Address, *, client_name: str, ahead_ms: int = 0) -> None:
+        self.url = address.url
         self.client: Client = open_client(address.url, client_name=client_name, decode_responses=True)
         self.engine = engine_at(address.database)
         self.engine.connect().close()

@@ -175,7 +175,13 @@ def drain_and_renew(site: Site) -> None:
         site.handle(msg, session)
         time.sleep(0.002)
 
-    drain(site.queue_of(WORKER, claim_idle_ms=1), handle, site.engine, DrainLimits(max_messages=3))
+    engine = site.handler_engine
+    drain(
+        site.queue_of(WORKER, claim_idle_ms=1),
+        as_handler(handle, engine),
+        engine,
+        DrainLimits(max_messages=3),
+    )
 
 
 def drain_and_raise(site: Site) -> None:
@@ -253,13 +259,14 @@ SCENARIOS = {
 }
 
 
-#: The same again with `async def` handlers.
+#: The same again with `async def` handlers, where they take other code: not for a batch without an inbox.
 ASYNC_SCENARIOS = {
     f"{name}_async": replace(SCENARIOS[name], is_async=True)
     for name in (
         *("run", "run_inbox", "drain", "drain_inbox", "drain_concurrent", "drain_concurrent_inbox"),
         *("drain_concurrent_continue", "drain_batches_inbox", "drain_failing_batch", "drain_handler_fails"),
         *("drain_continue", "drain_stale_inbox", "drain_stale_over_max_deliveries", "handler_with_outbox"),
+        *("drain_traced", "drain_take_back", "drain_renew", "drain_stale"),
     )
 }
 SCENARIOS |= ASYNC_SCENARIOS

@@ -59,8 +59,9 @@ def test_no_crash_point_of_several_messages_at_once_repeats_an_effect(
     assert_kept(exploration, points=20)
 
 
-def test_no_crash_point_of_a_drain_that_renews_loses_a_message(explore: Explore):
-    exploration = explore("drain_renew")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_drain_that_renews_loses_a_message(explore: Explore, kind: str):
+    exploration = explore(f"drain_renew{kind}")
 
     assert_kept(exploration, points=15)
     assert "redis EVALSHA replied" in exploration.points
@@ -81,11 +82,13 @@ def test_no_crash_point_of_a_drain_that_continues_loses_the_failed_message(explo
     assert_kept(exploration, points=20)
 
 
-def test_no_crash_point_of_drain_stale_loses_a_message_or_dead_letters_it_twice(explore: Explore):
-    exploration = explore("drain_stale")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_drain_stale_loses_a_message_or_dead_letters_it_twice(explore: Explore, kind: str):
+    exploration = explore(f"drain_stale{kind}")
 
     assert_kept(exploration, points=20)
-    assert exploration.points.count("redis EVALSHA sent") == 4
+    # Coroutines of a batch come to their scripts in another order from point to point.
+    assert kind or exploration.points.count("redis EVALSHA sent") == 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,15 +113,17 @@ def test_no_crash_point_of_a_replay_loses_a_message(explore: Explore, fault: Fau
     assert exploration.points.count("redis EVALSHA sent") == 3
 
 
-def test_no_crash_point_of_a_drain_with_traces_repeats_an_effect(explore: Explore):
-    exploration = explore("drain_traced")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_drain_with_traces_repeats_an_effect(explore: Explore, kind: str):
+    exploration = explore(f"drain_traced{kind}")
 
     assert_kept(exploration, points=25)
     assert "redis XACK replied" in exploration.points
 
 
-def test_no_crash_point_of_a_task_that_is_tried_again_repeats_an_effect(explore: Explore):
-    exploration = explore("drain_take_back")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_task_that_is_tried_again_repeats_an_effect(explore: Explore, kind: str):
+    exploration = explore(f"drain_take_back{kind}")
 
     assert_kept(exploration, points=20)
 
@@ -140,7 +145,7 @@ def test_no_crash_point_parts_an_effect_from_its_outbox_message(explore: Explore
     "scenario",
     [
         *("run", "drain", "drain_handler_fails", "drain_stale", "outbox_relay"),
-        *("run_async", "drain_async", "drain_handler_fails_async"),
+        *("run_async", "drain_async", "drain_handler_fails_async", "drain_stale_async"),
     ],
 )
 def test_no_lost_answer_loses_a_message(explore: Explore, scenario: str):

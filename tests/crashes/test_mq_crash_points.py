@@ -8,8 +8,11 @@ from tests.crashes.conftest import KINDS, Explore
 from tests.crashes.explorer import Exploration
 
 
-def test_no_crash_point_of_a_send_that_is_made_again_loses_a_message_or_adds_it_twice(explore: Explore):
-    exploration = explore("mq_send")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_send_that_is_made_again_loses_a_message_or_adds_it_twice(
+    explore: Explore, kind: str
+):
+    exploration = explore(f"mq_send{kind}")
 
     assert_kept(exploration, points=4)
 
@@ -56,8 +59,9 @@ def test_no_crash_point_changes_the_order_of_a_key_with_strict_ordering(explore:
     assert_kept(exploration, points=30, has_redelivered=True)
 
 
-def test_no_crash_point_loses_a_message_whose_content_is_loaded_later(explore: Explore):
-    exploration = explore("mq_unloaded")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_loses_a_message_whose_content_is_loaded_later(explore: Explore, kind: str):
+    exploration = explore(f"mq_unloaded{kind}")
 
     assert_kept(exploration, points=30, has_redelivered=True)
     assert "redis XRANGE sent" in exploration.points
@@ -72,8 +76,9 @@ def test_no_crash_point_with_several_messages_in_handlers_changes_the_order_of_a
     assert_kept(exploration, points=30, has_redelivered=True)
 
 
-def test_no_crash_point_of_a_requeued_retry_loses_the_message_or_adds_two_copies(explore: Explore):
-    exploration = explore("mq_requeue")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_requeued_retry_loses_the_message_or_adds_two_copies(explore: Explore, kind: str):
+    exploration = explore(f"mq_requeue{kind}")
 
     assert_kept(exploration, points=30, has_redelivered=True)
 
@@ -94,7 +99,7 @@ def test_no_crash_point_of_giving_up_a_poison_message_touches_the_one_behind_it(
 
 
 @pytest.mark.parametrize("fault", ["crash", "lost_answer"])
-@pytest.mark.parametrize("scenario", ["mq_last_attempt", "mq_last_attempt_requeue"])
+@pytest.mark.parametrize("scenario", ["mq_last_attempt", "mq_last_attempt_async", "mq_last_attempt_requeue"])
 def test_no_message_that_was_committed_at_its_last_attempt_becomes_a_dead_letter(
     explore: Explore, scenario: str, fault: str
 ):
@@ -138,13 +143,18 @@ def test_no_crash_point_of_several_messages_at_once_or_in_one_transaction_loses_
     assert "sql COMMIT" in exploration.points
 
 
-def test_no_crash_point_of_a_take_over_loses_what_the_dead_left_or_repeats_what_they_did(explore: Explore):
-    exploration = explore("mq_take_over")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_point_of_a_take_over_loses_what_the_dead_left_or_repeats_what_they_did(
+    explore: Explore, kind: str
+):
+    exploration = explore(f"mq_take_over{kind}")
 
     assert_kept(exploration, points=18, has_redelivered=True)
 
 
-@pytest.mark.parametrize("scenario", ["mq_take_over_waiting_key", "mq_take_over_due_key"])
+@pytest.mark.parametrize(
+    "scenario", ["mq_take_over_waiting_key", "mq_take_over_due_key", "mq_take_over_due_key_async"]
+)
 def test_no_crash_point_of_a_take_over_changes_the_order_of_a_key_that_waits(explore: Explore, scenario: str):
     exploration = explore(scenario)
 
@@ -171,6 +181,8 @@ def test_no_crash_point_loses_what_waits_behind_a_message_that_was_settled_by_ha
         "mq_replay",
         "mq_create_group",
         "mq_drain_topic",
+        "mq_send_async",
+        *("mq_consume_async", "mq_retry_strict_async", "mq_dead_letter_async", "mq_take_over_async"),
     ],
 )
 def test_no_lost_answer_loses_a_message_or_ends_the_consumer(explore: Explore, scenario: str):
@@ -179,8 +191,9 @@ def test_no_lost_answer_loses_a_message_or_ends_the_consumer(explore: Explore, s
     assert_kept(exploration, points=4)
 
 
-def test_no_lost_answer_repeats_the_effect_of_a_message_that_is_requeued(explore: Explore):
-    exploration = explore("mq_requeue_twice", "lost_answer")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_lost_answer_repeats_the_effect_of_a_message_that_is_requeued(explore: Explore, kind: str):
+    exploration = explore(f"mq_requeue_twice{kind}", "lost_answer")
 
     assert_kept(exploration, points=30)
 

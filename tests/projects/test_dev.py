@@ -19,7 +19,6 @@ from conquiet.queue import open_client
 from conquiet.tasks import TaskApp
 from tests.cli.processes import ended, exists, read_line, running
 from tests.eventually import HANG_S, eventually
-from tests.projects.test_init import needs_java
 
 #: Starts a child that leaves its session, and one that ignores SIGTERM; then waits.
 FAMILY = """
@@ -155,32 +154,20 @@ def test_the_project_of_tasks_runs_and_starts_again_when_its_code_changes(anywhe
     assert not any(map(exists, shown["pids"].values()))
 
 
-#: A message for each project, the group that handles it, and where its effect is seen.
-ORDER = {"order_id": "o-1", "customer": "c-1", "cents": 500}
-GROUPS = {
-    "airflow": ("billing", "airflow"),
-    "dagster": ("billing", "orchestrators"),
-    "spark": ("totals", "spark"),
-}
+#: The orchestrators, each with the group of tests that it shares a process with.
+GROUPS = {"airflow": "airflow", "dagster": "orchestrators"}
+ORDER = {"order_id": "o-1", "cents": 500}
 
 
-def effects_of(kind: str, shown: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Rows of the database, or totals of the topic."""
-    if kind == "spark":
-        with open_client(shown["redis_url"]) as client:
-            entries = [client.xrange(key) for key in client.scan_iter("*totals*", _type="stream")]
-        payloads = [json.loads(fields[b"data"])["payload"] for found in entries for _, fields in found]
-        return [(payload["customer"], payload["cents"]) for payload in payloads]
+def bills_of(shown: dict[str, Any]) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(shown["database_url"].removeprefix("sqlite:///"))) as connection:
         return list(connection.execute("SELECT order_id, cents FROM bills"))
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.xdist_group(group)) for kind, (_, group) in GROUPS.items()]
+    "kind", [pytest.param(kind, marks=pytest.mark.xdist_group(group)) for kind, group in GROUPS.items()]
 )
 def test_a_project_handles_an_order_and_leaves_nothing_running(anywhere, tmp_path, kind, monkeypatch):
-    if kind == "spark":
-        needs_java()
     for name in [name for name in os.environ if name.startswith(("AIRFLOW", "DAGSTER_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -191,14 +178,13 @@ def test_a_project_handles_an_order_and_leaves_nothing_running(anywhere, tmp_pat
         monkeypatch.setenv("CONQUIET_REDIS_URL", shown["redis_url"])
         assert anywhere("enqueue", "orders", json.dumps(ORDER)).code == 0
 
-        eventually(lambda: effects_of(kind, shown))
-        [(_, cents)] = effects_of(kind, shown)
+        eventually(lambda: bills_of(shown))
         family = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         code, _, err = ended(process, signal.SIGINT)
         eventually(partial(are_gone, family))
 
     assert code == 0, err
-    assert cents == 500
+    assert bills_of(shown) == [("o-1", 500)]
     assert len(family) > 1
 
 

@@ -28,8 +28,8 @@ def without_our_variables() -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", [marked(kind) for kind in KINDS])
 def test_the_tests_of_a_new_project_pass(anywhere, tmp_path, kind):
-    if kind == "spark":
-        needs_java()
+    if kind == "spark" and not (os.environ.get("JAVA_HOME") or any(map(has_java, os.get_exec_path()))):
+        unavailable("java", "no java on PATH")
     project = tmp_path / "project"
     assert anywhere("init", kind, project).code == 0
 
@@ -45,12 +45,6 @@ def test_the_tests_of_a_new_project_pass(anywhere, tmp_path, kind):
     assert ran.returncode == 0, ran.stdout + ran.stderr
     # Nothing was written to the home of the user.
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["project"]
-
-
-def needs_java() -> None:
-    """Skip, or fail where Java is required."""
-    if not (os.environ.get("JAVA_HOME") or any(map(has_java, os.get_exec_path()))):
-        unavailable("java", "no java on PATH")
 
 
 def has_java(directory: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import traceback
 import uuid
 from importlib.metadata import entry_points, version
+from pathlib import Path
 from types import SimpleNamespace
 
 import dagster as dg
@@ -29,6 +31,8 @@ from dagster_conquiet import (
 from dagster_conquiet.partitions import dynamic_topic_partitions
 from tests.eventually import HANG_S
 
+DOCS = Path(__file__).parents[2] / "docs" / "dagster.md"
+HANDLER = "tests.with_dagster.handlers:note_effect"
 YAML = """
 type: dagster_conquiet.StreamDrainComponent
 attributes:
@@ -67,6 +71,28 @@ def defs(stream, server_url, database_url, monkeypatch):
         with sandbox.load_component_and_build_defs(path) as (component, made):
             assert isinstance(component, StreamDrainComponent)
             yield made
+
+
+YAML_OF_THE_DOCS = [
+    yaml.safe_load(text)
+    for text in re.findall(r"^```yaml\n(.*?)^```$", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+]
+
+
+@pytest.mark.parametrize("contents", YAML_OF_THE_DOCS, ids=lambda contents: contents["type"])
+def test_the_components_of_the_docs_are_read(contents, server_url, database_url, monkeypatch):
+    monkeypatch.setenv("REDIS_URL", server_url)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    component = getattr(dagster_conquiet, contents["type"].partition(".")[2])
+    # A handler that there is: that of the page is one of the reader's.
+    if "handler" in contents["attributes"]:
+        contents = contents | {"attributes": contents["attributes"] | {"handler": HANDLER}}
+
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(component, defs_yaml_contents=contents)
+        with sandbox.load_component_and_build_defs(path) as (loaded, made):
+            assert isinstance(loaded, component)
+            dg.Definitions.validate_loadable(made)
 
 
 def test_the_yaml_makes_assets_checks_jobs_a_sensor_and_a_schedule(defs, stream):

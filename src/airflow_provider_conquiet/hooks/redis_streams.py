@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 from airflow.sdk import BaseHook
 from redis.cluster import RedisCluster

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from redis.asyncio.connection import AbstractConnection as AwaitingConnection
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from sqlalchemy import Engine
@@ -85,6 +86,7 @@ class CrashPoints:
     def watch(self, engine: Engine | AsyncEngine) -> None:
         """Count from now on what goes to Redis, and to the database of this engine."""
         self._watch_redis()
+        self._watch_awaiting_redis()
         self._watch_sql(engine if isinstance(engine, Engine) else engine.sync_engine)
 
     def unwatch(self) -> None:
@@ -124,10 +126,6 @@ class CrashPoints:
         read: Any = AbstractConnection.read_response
         unanswered: deque[str] = deque()
 
-        # redis-py sends a pipeline as one packet; one by one, a crash can come between its commands.
-        def pack_each(connection: AbstractConnection, commands: Sequence[Sequence[Any]]) -> list[bytes]:
-            return [b"".join(connection.pack_command(*command)) for command in commands]
-
         def send_each(
             connection: AbstractConnection, packed: Sequence[bytes], check_health: bool = True
         ) -> None:
@@ -145,12 +143,49 @@ class CrashPoints:
                 if self._has_replies:
                     self._pass_redis(connection, f"redis {answered} replied")
 
-        replaced = {"pack_commands": pack_each, "send_packed_command": send_each, "read_response": read_one}
-        for name, method in replaced.items():
-            self._restore.append(
-                partial(setattr, AbstractConnection, name, getattr(AbstractConnection, name))
-            )
-            setattr(AbstractConnection, name, method)
+        self._replace(
+            AbstractConnection,
+            {"pack_commands": _pack_each, "send_packed_command": send_each, "read_response": read_one},
+        )
+
+    def _watch_awaiting_redis(self) -> None:
+        # The same for connections of an event loop, whose methods await.
+        send: Any = AwaitingConnection.send_packed_command
+        read: Any = AwaitingConnection.read_response
+        unanswered: deque[str] = deque()
+
+        async def pass_redis(connection: AwaitingConnection, name: str) -> None:
+            try:
+                self._pass(name, RedisConnectionError(f"the answer was lost at: {name}"))
+            except RedisConnectionError:
+                await connection.disconnect(nowait=True)
+                raise
+
+        async def send_each(
+            connection: AwaitingConnection, packed: Sequence[bytes] | bytes, check_health: bool = True
+        ) -> None:
+            for command in commands_in([packed] if isinstance(packed, bytes) else packed):
+                await send(connection, [command], check_health)
+                unanswered.append(command.split(b"\r\n", 3)[2].decode())
+                await pass_redis(connection, f"redis {unanswered[-1]} sent")
+
+        async def read_one(connection: AwaitingConnection, *args: Any, **options: Any) -> Any:
+            try:
+                return await read(connection, *args, **options)
+            finally:
+                answered = unanswered.popleft()
+                if self._has_replies:
+                    await pass_redis(connection, f"redis {answered} replied")
+
+        self._replace(
+            AwaitingConnection,
+            {"pack_commands": _pack_each, "send_packed_command": send_each, "read_response": read_one},
+        )
+
+    def _replace(self, kind: type, methods: dict[str, Any]) -> None:
+        for name, method in methods.items():
+            self._restore.append(partial(setattr, kind, name, getattr(kind, name)))
+            setattr(kind, name, method)
 
     def _watch_sql(self, engine: Engine) -> None:
         # What the driver raises when its connection is gone.
@@ -170,6 +205,11 @@ class CrashPoints:
                 self._pass(point, self._lost_sql_answer(f"the answer was lost at: {point}"))
 
         return call
+
+
+# redis-py sends a pipeline as one packet; one by one, a crash can come between its commands.
+def _pack_each(connection: Any, commands: Sequence[Sequence[Any]]) -> list[bytes]:
+    return [b"".join(connection.pack_command(*command)) for command in commands]
 
 
 def commands_in(packed: Iterable[bytes]) -> Iterator[bytes]:
