@@ -69,7 +69,7 @@ MEASUREMENTS: list[Measurement] = [
         raw=plain_loop,
         ours=read_all,
         messages=ROWS,
-        bar=1.0,
+        bar=2.0,
         rounds=_WARM_ROUNDS,
     ),
     Comparison(

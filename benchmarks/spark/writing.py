@@ -93,7 +93,7 @@ MEASUREMENTS: list[Measurement] = [
         raw=rows_in_pipelines,
         ours=write_to_stream,
         messages=ROWS,
-        bar=2.0,
+        bar=2.65,
         rounds=3,
     ),
     Comparison(

@@ -15,6 +15,7 @@ from conquiet.spark import publish, unpack
 from tests.with_spark.server_side import add_orders, numbers_in, streams_of
 from tests.with_spark.test_sources import batch_numbers
 from tests.with_spark.test_task_writer import DiedError, attempt_of
+from tests.with_spark.test_task_writer import send as send_rows
 from tests.with_spark.test_topic_column import send
 
 
@@ -70,3 +71,29 @@ def test_streams_of_all_nodes_are_found_by_a_pattern_and_rows_go_to_topics_on_al
         assert batch_numbers(cluster_url, streamPattern="found:*") == list(range(9))
         assert numbers_in(client, *streams_of(topics[0])) == list(range(0, 40, 2))
         assert numbers_in(client, *streams_of(topics[1])) == list(range(1, 40, 2))
+
+
+def test_ids_of_rows_without_a_key_are_known_though_the_topic_grows_between_two_attempts(cluster_url):
+    with open_client(cluster_url) as client:
+        Topics(client).create("growing", partitions=3)
+        attempt = attempt_of()
+        rows = [{"data": json.dumps({"number": n}), "order": str(n)} for n in range(200)]
+        with pytest.raises(DiedError):
+            send_rows(
+                cluster_url, rows, attempt, topic="growing", dedupeColumn="order", size=50, dies_after=100
+            )
+        grown = Topics(client).grow("growing", 8)
+
+        send_rows(cluster_url, rows, attempt, topic="growing", dedupeColumn="order")
+
+        assert numbers_in(client, *streams_of(grown)) == list(range(200))
+
+
+def test_ids_of_rows_without_a_key_are_known_though_a_rerun_has_other_payloads(cluster_url):
+    with open_client(cluster_url) as client:
+        topic = Topics(client).create("changed", partitions=6)
+        for text in ("first", "again"):
+            rows = [{"data": json.dumps({"number": n, "text": text}), "order": str(n)} for n in range(200)]
+            send_rows(cluster_url, rows, attempt_of(), topic="changed", dedupeColumn="order")
+
+        assert numbers_in(client, *streams_of(topic)) == list(range(200))

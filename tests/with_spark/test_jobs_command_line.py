@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from sqlalchemy import make_url
 
 from conquiet import EmbeddedServer
 from conquiet.spark.jobs import ExitCode, JobError, application_of, arguments_of, check_arguments
@@ -18,7 +19,7 @@ from conquiet.spark.jobs.command_line import parse
 from conquiet.spark.jobs.credentials import Credentials
 from conquiet.spark.jobs.jdbc import driver_of, jdbc_error
 from tests.eventually import HANG_S, eventually
-from tests.services import free_port, redis_binary, unavailable
+from tests.services import database, free_port, redis_binary, unavailable
 from tests.with_spark.job_runs import run_here
 
 GOOD = {"table": "orders", "to_topic": "totals"}
@@ -228,6 +229,19 @@ def test_a_wrong_password_of_redis_is_a_mistake_and_not_an_outage(run, monkeypat
 
     assert ended.code == ExitCode.ARGUMENTS
     assert "Redis refuses the login of CONQUIET_REDIS_URL" in ended.report["error"]
+    assert "wrong@" not in ended.report["error"]
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_a_login_that_the_database_refuses_is_a_mistake(run, monkeypatch, topic, tmp_path, kind):
+    with database(kind, tmp_path) as url:
+        refused = make_url(url).set(username="nobody", password="wrong").render_as_string(hide_password=False)
+        monkeypatch.setenv("CONQUIET_DATABASE_URL", refused)
+
+        ended = run("publish", table="orders", **{"in": "database"}, to_topic=topic.name)
+
+    assert ended.code == ExitCode.ARGUMENTS
+    assert "the database refuses the login of CONQUIET_DATABASE_URL" in ended.report["error"]
     assert "wrong@" not in ended.report["error"]
 
 

@@ -55,8 +55,8 @@ _MISTAKES = (
     NoConnection.CERTIFICATE,
 )
 
-#: The same in the reply of a script; a server that runs another script, has too few replicas or a full disk; and a full
-#: server, which drains and trims free.
+#: The same in the reply of a script; a server that runs another script, has too few replicas or a full disk;
+#: and a full server, which drains and trims free.
 _PASSING_REPLY = re.compile(
     r"\b(LOADING|CLUSTERDOWN|TRYAGAIN|MASTERDOWN|READONLY|MOVED|ASK|BUSY|NOREPLICAS|MISCONF)\b"
     r"|used memory > 'maxmemory'"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from redis.exceptions import NoPermissionError
 from sqlalchemy import create_engine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -24,7 +26,10 @@ from conquiet.spark.jobs.plans import JobPlan
 _REFUSALS = (NoConnection.NO_PASSWORD, NoConnection.WRONG_PASSWORD, NoConnection.SENTINEL_PASSWORD)
 
 #: Of PostgreSQL (SQLSTATE, or its text before there is a session) and of MySQL and MariaDB.
-_REFUSED_LOGINS = ("28P01", "28000", "password authentication failed", "no password supplied", "(1045,")
+_REFUSED_LOGIN = re.compile(
+    r'28P01|28000|password authentication failed|no password supplied|role "[^"]*" does not exist'
+    r"|no pg_hba\.conf entry|\(1045,"
+)
 
 
 def check_servers(plan: JobPlan, credentials: Credentials) -> None:
@@ -99,4 +104,4 @@ def is_refused_login(error: SQLAlchemyError) -> bool:
     """Whether the database answers, and does not know the user or the password."""
     original = getattr(error, "orig", None)
     state = str(getattr(original, "sqlstate", None) or getattr(original, "pgcode", None) or "")
-    return any(sign in f"{state} {error}" for sign in _REFUSED_LOGINS)
+    return _REFUSED_LOGIN.search(f"{state} {error}") is not None

@@ -19,7 +19,7 @@ from conquiet.spark.scripts import sample, walk
 #: Entries that one call of the script walks over: the server does nothing else meanwhile.
 _STEP, _STEPS = 500, 10
 
-#: To count, so many entries are walked over for each one of a batch: entries may be deleted before each batch.
+#: So many entries are counted for each one of a batch: others may be deleted before each batch.
 _COUNTED_PER_ROW = 4
 
 #: Counts that fail because entries are deleted meanwhile.
@@ -124,8 +124,8 @@ def _added_after(
         behind = _number_in(client, stream, IdRange(end.next(), whole.last), most)
         there = None if behind is not None else _number_in(client, stream, IdRange(whole.first, end), most)
         if behind is None and there is None:
-            # Both are long. Entries that were removed meanwhile count as deleted behind the start: then none of those
-            # up to `end` is ever taken for a loss.
+            # Both are long. What was removed meanwhile counts as deleted behind the start: then none of the
+            # entries up to `end` is ever taken for a loss.
             return (start.added or 0) + count + before.removed - (removed or 0)
         after = read_info(client, stream)
         is_removed_before = behind is not None and after.first is not None and after.first <= end

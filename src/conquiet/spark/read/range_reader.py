@@ -21,7 +21,8 @@ from conquiet.spark.wire.replies import Entries, entries_of, joined_entries
 #: Spark takes few large batches much faster than many small ones.
 _MOST_ENTRIES, _BATCH_BYTES = 10_000, 3 << 20
 #: How large the entries of a reply are is known when the server has made it: so one has no more of them, and
-#: at most so many times those of the one before it, and no more than fit by the average of so many nodes of the stream.
+#: at most so many times those of the one before it, and no more than fit by the average of so many nodes of
+#: the stream.
 _MOST_IN_REPLY, _GROWTH, _NODES = 500, 10, 1_000
 #: Where large entries follow small ones, a reply is dropped here, and fewer entries are asked for.
 _MOST_REPLY_BYTES = 32 << 20

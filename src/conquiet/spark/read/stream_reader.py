@@ -69,7 +69,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         try:
             return to_json(self._connected(self._begin))
         except NoGroupError:
-            # A first batch that is run again is all in its checkpoint; a query without one fails in `latestOffset`.
+            # A first batch that is run again is all in its checkpoint; without one `latestOffset` fails.
             return to_json({_NO_GROUP: _BEGINNING})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name

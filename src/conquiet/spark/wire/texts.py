@@ -73,8 +73,8 @@ def check_objects(data: pa.StringArray) -> None:
     except pa.ArrowInvalid:
         objects = -1
     text = lines.to_pybytes()
-    # Arrow takes what JSON does not have for numbers, and a NUL may end what it parses; these letters may also be
-    # a part of a text.
+    # Arrow takes what JSON does not have for numbers, and a NUL may end what it parses; these letters may
+    # also be a part of a text.
     if objects != len(data) or any(sign in text for sign in (b"NaN", b"Inf", b"\0")):
         for one in data.to_pylist():
             try:

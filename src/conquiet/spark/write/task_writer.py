@@ -83,7 +83,7 @@ class TaskWriter:
         self._writers: dict[str, StreamWriter] = {}
         self._is_once_per_task = options.dedupe == "rows" and options.dedupe_column is None
         self._partitions: TaskPartitions | None = None
-        if self._is_once_per_task and options.address.topic is not None:
+        if options.dedupe == "rows" and options.address.topic is not None:
             self._partitions = TaskPartitions(client, target.streams, attempt, options.dedupe_window_ms)
         #: The keys by which another attempt of the task knows what was added.
         self.keys: list[str] = []
@@ -196,17 +196,17 @@ class TaskWriter:
         options = self._options
         line = Line(partial(self._connection_to, stream), self._patience)
         writer: StreamWriter
+        if self._partitions is not None:
+            # Before the first row: after a crash the next attempt learns from the record what was added.
+            self._partitions.record(stream)
+            if not self.keys:
+                self.keys.append(self._partitions.key)
         if options.dedupe_column is not None:
             keys = self._target.dedupe_keys(stream)
             writer = OncePerIdWriter(line, stream, keys, options.dedupe_window_ms)
         elif options.dedupe == "off":
             writer = PlainWriter(line, stream)
         else:
-            if self._partitions is not None:
-                # Before the first row: after a crash the next attempt learns from the record what was added.
-                self._partitions.record(stream)
-                if not self.keys:
-                    self.keys.append(self._partitions.key)
             attempt = self._attempt
             key = _task_key(stream, attempt.write_id, attempt.task)
             if key not in self.keys:
