@@ -73,9 +73,16 @@ def record_in(connection, *entry_ids) -> None:
 
 
 @only_on("postgres")
-def test_on_postgresql_an_inbox_row_has_no_round_trip_of_its_own(db, inbox, tmp_path):
+@pytest.mark.parametrize("is_known", [False, True])
+def test_on_postgresql_an_inbox_row_has_no_round_trip_of_its_own(db, inbox, tmp_path, is_known):
+    record_in(db, "1-0")
+    db.dispose()
     traced = (tmp_path / "trace").open("w+")
     with db.connect() as connection:
+        if is_known:
+            with suppress(ZeroDivisionError), DbSession(connection) as session:
+                assert inbox.record(session, message("1-0")) is None
+                raise ZeroDivisionError
         record_in(connection, "1-1")
         pgconn = connection.connection.driver_connection.pgconn
         pgconn.trace(traced.fileno())

@@ -58,13 +58,15 @@ class StatementWithBegin:
             pgconn.send_prepare(self._name, self._text)
         pgconn.send_query_prepared(self._name, [str(value).encode() for value in parameters])
         pgconn.pipeline_sync()
-        failed = driver.wait(_first_error(pgconn))
+        done, failed = driver.wait(_replies(pgconn))
+        # Prepared also if it failed then: that is undone by no rollback.
+        if done > 1:
+            prepared[self._name] = True
         if failed is None:
             pgconn.exit_pipeline_mode()
-            prepared[self._name] = True
             return True
         self._undo(driver, failed)
-        # Gone: the next one prepares it again. There without our doing: psycopg does it from now on.
+        # It was gone: the next one prepares it again. There without our doing: psycopg does it from now on.
         if prepared.pop(self._name, None) is None:
             prepared[self._name] = False
         return False
@@ -117,8 +119,8 @@ def _is_plain(value: object) -> bool:
     return type(value) is int or (type(value) is str and "\0" not in value)
 
 
-def _first_error(pgconn: Any) -> Generator[Any, Any, Any]:
-    """Send all and read all replies, for `Connection.wait`; the first result that is an error, or `None`."""
+def _replies(pgconn: Any) -> Generator[Any, Any, tuple[int, Any]]:
+    """For `Connection.wait`: send all; how many were executed before the first error, and that result."""
     from psycopg import OperationalError
     from psycopg.pq import ConnStatus, ExecStatus
     from psycopg.waiting import Ready, Wait
@@ -126,17 +128,18 @@ def _first_error(pgconn: Any) -> Generator[Any, Any, Any]:
     while pgconn.flush():
         if (yield Wait.RW) & Ready.R:
             pgconn.consume_input()
-    failed = None
+    done, failed = 0, None
     while True:
         while pgconn.is_busy():
             yield Wait.R
             pgconn.consume_input()
         result = pgconn.get_result()
-        if result is not None and result.status == ExecStatus.FATAL_ERROR:
+        status = None if result is None else result.status
+        if status == ExecStatus.FATAL_ERROR:
             failed = failed or result
-        if pgconn.status == ConnStatus.BAD:
-            if failed is None:
-                raise OperationalError("the connection was lost")
-            return failed
-        if result is not None and result.status == ExecStatus.PIPELINE_SYNC:
-            return failed
+        elif status in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+            done += 1
+        if pgconn.status == ConnStatus.BAD and failed is None:
+            raise OperationalError("the connection was lost")
+        if status == ExecStatus.PIPELINE_SYNC or pgconn.status == ConnStatus.BAD:
+            return done, failed
