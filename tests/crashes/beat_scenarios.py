@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from conquiet.errors import QueueError
+from conquiet.mq import Topics
 from conquiet.tasks import MessageTarget, Schedule, TaskTarget
 from conquiet.tasks.beat import Beat, BeatConfig
+from conquiet.tasks.schedules.errors import UnknownScheduleError
 from conquiet.tasks.schedules.store import Claim, StoredSchedule
 from conquiet.tasks.schedules.timing import milliseconds_of
 from tests.crashes.task_explorer import TaskScenario
@@ -17,6 +22,7 @@ from tests.crashes.task_site import TaskSite
 #: Three occurrences of an hour, long ago.
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _START_MS = milliseconds_of(START)
+_HOURS: dict[str, Any] = {"every": timedelta(hours=1), "start": START, "end": START + timedelta(hours=2)}
 #: For all of its time a schedule of that start is in time.
 _LONG_S = 3e9
 #: A leader that died is replaced at once.
@@ -25,12 +31,7 @@ _LEASE_S = 0.004
 
 def schedules(*, ignore_result: bool = False) -> list[Schedule]:
     """One in each queue, each with three occurrences that nobody has claimed yet."""
-    hours = {
-        "every": timedelta(hours=1),
-        "start": START,
-        "end": START + timedelta(hours=2),
-        "catch_up": "all",
-    }
+    hours = _HOURS | {"catch_up": "all"}
     options = {"ignore_result": ignore_result}
     return [
         Schedule.of("a", TaskTarget("scheduled", options=options), **hours),
@@ -67,12 +68,7 @@ def three_of_each_without_result(site: TaskSite) -> None:
 def three_messages(site: TaskSite) -> None:
     """To a stream."""
     target = MessageTarget(kind="stream", name=stream_of(site), payload={"a": 1})
-    hours = {
-        "every": timedelta(hours=1),
-        "start": START,
-        "end": START + timedelta(hours=2),
-        "catch_up": "all",
-    }
+    hours = _HOURS | {"catch_up": "all"}
     put_due(site, Schedule.of("m", target, **hours))
 
 
@@ -139,6 +135,66 @@ def apply_again_and_beat(site: TaskSite) -> None:
     """The next beat does the same."""
     site.app.schedules.declared.clear()
     apply_and_beat(site)
+
+
+def three_messages_of_a_topic(site: TaskSite) -> None:
+    """To a topic, whose producer knows by a dedupe id what it has sent."""
+    Topics(site.app.client).create(topic_of(site), partitions=2)
+    target = MessageTarget(kind="topic", name=topic_of(site), payload={"a": 1}, key="k")
+    put_due(site, Schedule.of("m", target, **_HOURS, catch_up="all"))
+
+
+def topic_of(site: TaskSite) -> str:
+    """A topic that the explorer deletes with all others."""
+    return f"{site.app.namespace}-topic"
+
+
+def beat_again_and_count_messages_of_the_topic(site: TaskSite) -> None:
+    """Another one; then each message is there once."""
+    beat_again(site)
+    topic = Topics(site.app.client).open(topic_of(site))
+    assert sum(site.app.client.xlen(topic.keys.stream(partition)) for partition in range(2)) == 3
+    assert site.app.schedules.stats().pending == 0
+    Topics(site.app.client).delete(topic_of(site))
+
+
+def late_ones_to_skip(site: TaskSite) -> None:
+    """Of one the last occurrence is enqueued, of the other none: they are late."""
+    put_due(site, Schedule.of("a", TaskTarget("scheduled"), **_HOURS, catch_up="last"))
+    put_due(site, Schedule.of("b", TaskTarget("scheduled"), **_HOURS, catch_up="none"))
+
+
+def beat_again_and_count_skipped(site: TaskSite) -> None:
+    """Another one; then each occurrence was enqueued or counted as skipped."""
+    beat_again(site)
+    kept = {one.name: (one.runs, one.skipped) for one in site.app.schedules.stored()}
+    assert kept == {"a": (1, 2), "b": (0, 3)}
+
+
+def edit_and_beat(site: TaskSite) -> None:
+    """Other times while three are due: those that are occurrences of both are carried over the edit."""
+    hours = _HOURS | {"every": timedelta(minutes=30)}
+    edited = Schedule.of("a", TaskTarget("scheduled"), **hours, catch_up="all")
+    _again(lambda: site.app.schedules.apply(edited))
+    beat(site)
+
+
+def switch_and_beat(site: TaskSite) -> None:
+    """One is disabled, and enabled once its time is over; the other one is deleted."""
+    schedules = site.app.schedules
+    _again(lambda: schedules.disable("a"))
+    with suppress(UnknownScheduleError):
+        _again(lambda: schedules.delete("b"))
+    _again(lambda: schedules.enable("a"))
+    beat(site)
+
+
+def _again(step: Callable[[], object]) -> None:
+    """As an operator who sees an error, and does it once more."""
+    try:
+        step()
+    except QueueError:
+        step()
 
 
 def nothing(_site: TaskSite) -> None:
@@ -224,6 +280,38 @@ BEAT_SCENARIOS: dict[str, TaskScenario] = {
         prepare=three_messages,
         run=beat,
         recover=beat_again_and_count_messages,
+        effects=Counter(),
+        states=Counter(),
+        needs_process=True,
+    ),
+    "beat_topic": TaskScenario(
+        prepare=three_messages_of_a_topic,
+        run=beat,
+        recover=beat_again_and_count_messages_of_the_topic,
+        effects=Counter(),
+        states=Counter(),
+        needs_process=True,
+    ),
+    "beat_skips": TaskScenario(
+        prepare=late_ones_to_skip,
+        run=beat,
+        recover=beat_again_and_count_skipped,
+        effects=Counter((f"a:{_START_MS + 2 * 3_600_000}",)),
+        states=Counter(succeeded=1),
+        needs_process=True,
+    ),
+    "beat_edit": TaskScenario(
+        prepare=three_of_each,
+        run=edit_and_beat,
+        recover=edit_and_beat,
+        effects=effects_of("a", "b"),
+        states=Counter(succeeded=6),
+        needs_process=True,
+    ),
+    "beat_switch": TaskScenario(
+        prepare=three_of_each,
+        run=switch_and_beat,
+        recover=switch_and_beat,
         effects=Counter(),
         states=Counter(),
         needs_process=True,

@@ -1,4 +1,4 @@
-"""A day of 200 schedules whose leaders are killed at random: what cron says is enqueued, each once."""
+"""A day of 200 schedules whose leaders are killed at random: what is planned is enqueued, each once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSim
+from dateutil.rrule import rrulestr
 
 from conquiet.tasks import TaskApp, clock
 from conquiet.tasks.beat import Beat, BeatConfig
+from conquiet.tasks.schedules.schedule import ScheduleOptions
 from conquiet.tasks.schedules.store import ScheduleStore
 from conquiet.tasks.schedules.timing import datetime_of, milliseconds_of
 
@@ -61,7 +63,7 @@ def app(valkey_url: str) -> Iterator[TaskApp]:
 
 
 def expressions(dice: random.Random) -> dict[str, tuple[str, str]]:
-    """200 cron expressions, from each minute to once a day, in four zones."""
+    """180 cron expressions, from each minute to once a day, and 20 rules of calendars, in four zones."""
     minute = lambda: dice.randrange(60)  # noqa: E731
     kinds = [
         lambda: f"*/{dice.choice((5, 7, 10, 15))} * * * *",
@@ -71,13 +73,26 @@ def expressions(dice: random.Random) -> dict[str, tuple[str, str]]:
         lambda: f"{minute()},{minute()} 0-5 * * *",
         lambda: f"{minute()} {dice.randrange(5)} * * SAT,SUN",
     ]
+    # None of them in an hour that Berlin's clocks skip.
+    rule = lambda: f"FREQ=DAILY;BYHOUR={dice.randrange(4, 24)};BYMINUTE={minute()}"  # noqa: E731
     return {
-        f"s{number}": (dice.choice(kinds)() if number > 3 else "* * * * *", dice.choice(ZONES))
+        f"s{number}": (
+            rule() if number >= 180 else dice.choice(kinds)() if number > 3 else "* * * * *",
+            dice.choice(ZONES),
+        )
         for number in range(200)
     }
 
 
-def cron_says(expression: str, tz: str) -> Iterator[int]:
+def library_says(expression: str, tz: str) -> Iterator[int]:
+    if expression.startswith("FREQ="):
+        day = BEGIN.astimezone(ZoneInfo(tz)).replace(hour=0, minute=0, second=0, tzinfo=None)
+        for local in rrulestr(expression, dtstart=day):
+            moment = local.replace(tzinfo=ZoneInfo(tz))
+            if moment.astimezone(UTC) > END:
+                return
+            if moment.astimezone(UTC) > BEGIN:
+                yield milliseconds_of(moment)
     for moment in CronSim(expression, BEGIN.astimezone(ZoneInfo(tz))):
         if moment.astimezone(UTC) > END:
             return
@@ -94,7 +109,9 @@ def test_a_day_of_killed_leaders_misses_nothing_and_doubles_nothing(app: TaskApp
         # Half of them keep nothing by which a second one could be known.
         options = {"queue": queues[number % 3], "ignore_result": number % 2 == 0}
         task = app.task(name=f"t{number}", **options)(lambda: None)
-        app.schedules.apply(app.new_schedule(name, task, cron=expression, tz=tz, catch_up="all"))
+        when: ScheduleOptions = {"tz": tz, "catch_up": "all"}
+        when["calendar" if expression.startswith("FREQ=") else "cron"] = expression
+        app.schedules.apply(app.new_schedule(name, task, **when))
     store = app.schedules.store
     store._is_cluster = is_clustered  # type: ignore[attr-defined]
     app.schedules.__dict__["store"] = DeadlyStore(store, dice, odds=25)
@@ -125,7 +142,7 @@ def test_a_day_of_killed_leaders_misses_nothing_and_doubles_nothing(app: TaskApp
         for _, fields in client.xrange(app.keys(queue).streams[5]):
             _, name, planned = json.loads(fields[b"data"])["id"].split(":")
             enqueued[name, int(planned)] += 1
-    expected = Counter((name, one) for name, cron in schedules.items() for one in cron_says(*cron))
+    expected = Counter((name, one) for name, cron in schedules.items() for one in library_says(*cron))
     # What came due in the two minutes after the day is not of this day.
     of_this_day = Counter({key: count for key, count in enqueued.items() if datetime_of(key[1]) <= END})
     assert of_this_day == expected

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from conquiet import QueueConfig, RedisStreamsQueue
-from conquiet.mq import Topics
+from conquiet.mq import DeadLetter, DeadLetters, Producer, Topics, drain_topic
 from conquiet.tasks import (
     Beat,
     DirectoryPayloads,
@@ -131,7 +131,9 @@ def test_maintenance_tasks_trim_prune_and_claim_what_dead_consumers_left(
     handled = []
     add_maintenance(app, handlers={"bill": lambda msg, session: handled.append(msg.payload)})
     stream, topic = f"{app.namespace}-orders", f"{app.namespace}-topic"
-    Topics(app.client).create(topic)
+    letters = DeadLetters(Topics(app.client).create(topic))
+    Producer(app.client).send_many(topic, [{"n": n} for n in range(8)])
+    drain_topic(letters.topic, "g", lambda msg: DeadLetter("no"), until="empty")
     for name in ("dead", "other"):
         RedisStreamsQueue(app.client, QueueConfig(stream, "g", name)).enqueue({"for": name})
         RedisStreamsQueue(app.client, QueueConfig(stream, "g", name)).read(10, 1)
@@ -145,8 +147,26 @@ def test_maintenance_tasks_trim_prune_and_claim_what_dead_consumers_left(
         pruned = run("prune_consumers", name=stream, group="g")
         assert {"dead", "other", "new"} <= set(pruned)
         assert run("trim", name=stream, keep=1) == 1
-        assert run("trim_dead_letters", name=topic, keep=5) == 0
+        assert run("trim_dead_letters", name=topic, keep=5) == 3
+        assert len(letters.list().letters) == 5
     assert handled == [{"for": "dead"}, {"for": "other"}]
+
+
+def test_dead_letters_are_trimmed_on_schedule() -> None:
+    app = TaskApp()
+    add_maintenance(app)
+    app.schedule("retention", "conquiet.trim_dead_letters", {"name": "orders", "keep": 5}, every=HOUR)
+    with TaskTestBed(app) as bed:
+        topic = Topics(app.client).create("orders")
+        Producer(app.client).send_many("orders", [{"n": n} for n in range(8)])
+        drain_topic(topic, "g", lambda msg: DeadLetter("no"), until="empty")
+        bed.run_beat()
+
+        bed.move_clock(hours=1)
+        bed.run_beat()
+        bed.run_until_idle()
+
+        assert len(DeadLetters(topic).list().letters) == 5
 
 
 def test_a_handler_that_was_not_given_is_not_called(app: TaskApp) -> None:
