@@ -28,6 +28,16 @@ def note(msg, session):
     session.execute(text("INSERT INTO notes VALUES (:n, :attempt)"), {**msg.payload, "attempt": msg.attempt})
 """
 
+#: Ends when two messages are handled at once.
+MEETING = """
+import threading
+
+two = threading.Barrier(2)
+
+def meet(msg):
+    two.wait()
+"""
+
 
 @pytest.fixture
 def database(tmp_path) -> Path:
@@ -202,11 +212,12 @@ def test_dead_letters_of_an_unknown_name_are_not_there(run):
 
 
 @pytest.mark.parametrize("order", [("--no-order",), ("--order-by", "n")])
-def test_work_handles_several_messages_of_a_partition_at_once(run, topic, valkey_url, order):
+def test_work_handles_several_messages_of_a_partition_at_once(run, topic, valkey_url, tmp_path, order):
+    (tmp_path / "meeting.py").write_text(MEETING)
     run("topics", "create", topic, "--partitions", "1")
     fill(run, topic, 4)
     known = ("work", topic, "--group", "billing", "--url", valkey_url)
-    handler = ("--handler", "tests.cli.handlers:wait_for_another", "--concurrency", "2", *order)
+    handler = ("--handler", "meeting:meet", "--concurrency", "2", *order)
     with open_client(valkey_url) as client:
         stream = Topics(client).open(topic).keys.stream(0)
 
