@@ -75,6 +75,16 @@ MEASUREMENTS: list[Measurement] = [
     _on_sqlite(name="run with inbox / raw loop", ours=run_with_inbox, bar=1.0, messages=100, rounds=75),
     _on_sqlite(name="drain with inbox / raw loop", ours=drain_with_inbox),
     Comparison(
+        name="drain with inbox / drain without",
+        prepare=orders_to_insert,
+        raw=drain_all,
+        ours=drain_with_inbox,
+        messages=200,
+        # At most 1.35 times its time.
+        bar=round(1 / 1.35, 3),
+        rounds=31,
+    ),
+    Comparison(
         name="run / raw loop, ack and next read share a round trip",
         prepare=orders_to_insert,
         raw=raw_loops.sharing_round_trips,

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import text
+
+from conquiet import batch_handler
 from conquiet.mq import DeadLetter
+from tests.eventually import HANG_S
+
+_two = threading.Barrier(2)
+_customers: set[str] = set()
 
 
 @dataclass
@@ -59,3 +69,30 @@ def slow(msg, session):
     with Path(os.environ["BEGUN_FILE"]).open("a") as file:
         file.write(f"{msg.payload['n']}\n")
     time.sleep(0.3)
+
+
+def wait_for_another(msg, *_session):
+    """Ends when two messages are handled at once."""
+    _two.wait(HANG_S)
+
+
+def wait_for_another_customer(msg, *_session):
+    """Ends when messages of two customers are handled at once; fails on two of one customer."""
+    with _only_one_of(msg.payload["customer"]):
+        _two.wait(HANG_S)
+
+
+@contextmanager
+def _only_one_of(customer: str) -> Iterator[None]:
+    if customer in _customers:
+        raise ValueError(f"two messages of {customer} at once")
+    _customers.add(customer)
+    yield
+    _customers.discard(customer)
+
+
+@batch_handler
+def note_size(messages, session):
+    """Writes how many messages it was given."""
+    session.execute(text("CREATE TABLE IF NOT EXISTS sizes (n INTEGER)"))
+    session.execute(text("INSERT INTO sizes VALUES (:n)"), {"n": len(messages)})

@@ -287,3 +287,41 @@ def test_a_time_to_keep_the_inbox_needs_an_inbox(run, stream, tmp_path):
     ran = drain(run, stream, "accept", "--database", f"sqlite:///{tmp_path}/orders.db", "--inbox-keep", "30d")
 
     assert (ran.code, "--inbox-keep is for --inbox" in ran.err) == (2, True)
+
+
+def test_several_messages_of_a_stream_are_handled_at_once(run_on_each, stream, database):
+    fill(run_on_each, stream, 4)
+
+    more = (*database, "--concurrency", "2", "--no-order", "--json")
+    ran = drain(run_on_each, stream, "wait_for_another", *more)
+
+    assert (ran.code, ran.json["handled"]) == (0, 4)
+
+
+def test_several_messages_of_a_topic_are_handled_at_once(run, topic):
+    run("topics", "create", topic)
+    fill(run, topic, 4)
+
+    ran = drain(run, topic, "wait_for_another", "--concurrency", "2", "--no-order", "--json")
+
+    assert (ran.code, ran.json["handled"]) == (0, 4)
+
+
+def test_messages_of_one_customer_are_handled_one_after_the_other(run, stream, database):
+    customers = "".join(f'{{"customer": "{customer}"}}\n' for customer in "aabb")
+    assert run("enqueue", stream, typed=customers).code == 0
+
+    more = (*database, "--concurrency", "4", "--order-by", "customer", "--json")
+    ran = drain(run, stream, "wait_for_another_customer", *more)
+
+    assert (ran.code, ran.json["handled"]) == (0, 4)
+
+
+def test_a_batch_handler_is_given_as_many_messages_as_its_batches_have(run, stream, database):
+    fill(run, stream, 5)
+
+    ran = drain(run, stream, "note_size", *database, "--batch-size", "2", "--inbox", "--json")
+
+    assert (ran.code, ran.json["handled"]) == (0, 5)
+    with closing(sqlite3.connect(database[1].removeprefix("sqlite:///"))) as connection:
+        assert connection.execute("SELECT n FROM sizes").fetchall() == [(2,), (2,), (1,)]

@@ -13,6 +13,7 @@ import pytest
 
 from conquiet import DrainLimits
 from conquiet.mq import ConsumerConfig, Message, Producer, Topics, drain_topic
+from conquiet.queue import open_client
 from tests.cli.processes import ended, read_line, running
 from tests.cli.test_drain import drain, fill
 from tests.eventually import HANG_S, eventually
@@ -25,6 +26,16 @@ def note(msg, session):
     if msg.payload["n"] == 3 and msg.attempt == 1:
         raise ValueError("no three at first")
     session.execute(text("INSERT INTO notes VALUES (:n, :attempt)"), {**msg.payload, "attempt": msg.attempt})
+"""
+
+#: Ends when two messages are handled at once.
+MEETING = """
+import threading
+
+two = threading.Barrier(2)
+
+def meet(msg):
+    two.wait()
 """
 
 
@@ -198,3 +209,22 @@ def test_dead_letters_of_an_unknown_name_are_not_there(run):
         name, *options = command
         ran = run("dlq", name, "nothing-of-this-name", *(["1-1"] if name == "show" else []), *options)
         assert ran.code == 4, ran.err
+
+
+@pytest.mark.parametrize("order", [("--no-order",), ("--order-by", "n")])
+def test_work_handles_several_messages_of_a_partition_at_once(run, topic, valkey_url, tmp_path, order):
+    (tmp_path / "meeting.py").write_text(MEETING)
+    run("topics", "create", topic, "--partitions", "1")
+    fill(run, topic, 4)
+    known = ("work", topic, "--group", "billing", "--url", valkey_url)
+    handler = ("--handler", "meeting:meet", "--concurrency", "2", *order)
+    with open_client(valkey_url) as client:
+        stream = Topics(client).open(topic).keys.stream(0)
+
+        def is_finished() -> bool:
+            groups = client.xinfo_groups(stream)
+            return [(group["pending"], group["lag"]) for group in groups] == [(0, 0)]
+
+        with running(*known, *handler) as process:
+            eventually(is_finished)
+            assert ended(process, signal.SIGINT)[0] == 0

@@ -9,13 +9,14 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy.exc import DBAPIError
 
-from conquiet.db.guard import TransactionGuard
+from conquiet.db.guard import TransactionGuard, driver_of
+from conquiet.db.psycopg_begin import StatementWithBegin
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Dialect, Insert, TextClause
 
-#: Text, parameters that are constant, and the names of all if they go by position.
-_Compiled = tuple[str, dict[str, Any], list[str] | None]
+#: Text, parameters that are constant, the names of all if they go by position, and with the BEGIN.
+_Compiled = tuple[str, dict[str, Any], list[str] | None, StatementWithBegin | None]
 
 
 def has_other_schema(connection: Connection) -> bool:
@@ -24,7 +25,7 @@ def has_other_schema(connection: Connection) -> bool:
 
 
 class DriverStatement:
-    """An insert in the words of each driver, by its cursor: SQLAlchemy takes three times as long."""
+    """An insert in the words of each driver, by itself: SQLAlchemy takes three times as long."""
 
     def __init__(self, insert: Insert | TextClause) -> None:
         self._insert = insert
@@ -42,8 +43,9 @@ class DriverStatement:
             made = self._insert.compile(dialect=dialect)
             constants = {name: value for name, value in made.params.items() if value is not None}
             names = list(made.positiontup or ()) if made.positional else None
-            compiled = self._compiled.setdefault(dialect, (str(made), constants, names))
-        text, constants, names = compiled
+            with_begin = StatementWithBegin(str(made)) if StatementWithBegin.is_for(dialect) else None
+            compiled = self._compiled.setdefault(dialect, (str(made), constants, names, with_begin))
+        text, constants, names, with_begin = compiled
         values = {**constants, **row}
         parameters: Any = values if names is None else tuple([values[name] for name in names])
         events = connection.engine.dispatch
@@ -51,15 +53,18 @@ class DriverStatement:
         if connection.engine.echo or events.before_cursor_execute or events.after_cursor_execute:
             connection.exec_driver_sql(text, parameters).close()
         else:
-            _execute_by_cursor(connection, text, parameters)
+            _execute_by_driver(connection, text, parameters, with_begin)
 
 
-def _execute_by_cursor(connection: Connection, text: str, parameters: Any) -> None:
+def _execute_by_driver(
+    connection: Connection, text: str, parameters: Any, with_begin: StatementWithBegin | None
+) -> None:
     dialect, pooled = connection.dialect, connection.connection
     TransactionGuard.note_statement(pooled.dbapi_connection)
     cursor = pooled.cursor()
     try:
-        dialect.do_execute(cursor, text, parameters)
+        if with_begin is None or not with_begin.execute(driver_of(connection), parameters):
+            dialect.do_execute(cursor, text, parameters)
     except dialect.loaded_dbapi.Error as error:
         is_lost = dialect.is_disconnect(error, pooled, cursor)
         if is_lost:

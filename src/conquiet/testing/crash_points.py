@@ -7,7 +7,7 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -17,6 +17,8 @@ from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
+
+from conquiet.db.psycopg_begin import StatementWithBegin
 
 #: "crash": the process is gone, no `finally` runs. "lost_answer": the command was executed, but an error is
 #: raised in place of its answer, and the process lives on to clean up.
@@ -195,6 +197,19 @@ class CrashPoints:
         for method, name in names.items():
             setattr(engine.dialect, method, self._counted(getattr(engine.dialect, method), name=name))
             self._restore.append(partial(delattr, engine.dialect, method))
+        # psycopg's, which no dialect sees.
+        watched: Any = StatementWithBegin
+        execute = watched.execute
+
+        def execute_counted(statement: StatementWithBegin, driver: Any, values: Mapping[str, Any]) -> bool:
+            is_done: bool = execute(statement, driver, values)
+            if is_done:
+                point = "sql BEGIN with the inbox row"
+                self._pass(point, self._lost_sql_answer(f"the answer was lost at: {point}"))
+            return is_done
+
+        watched.execute = execute_counted
+        self._restore.append(partial(setattr, watched, "execute", execute))
 
     def _counted(self, method: Callable[..., None], *, name: str | None = None) -> Callable[..., None]:
         def call(target: Any, *args: Any, **options: Any) -> None:
