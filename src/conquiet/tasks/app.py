@@ -97,10 +97,7 @@ class TaskApp(AppConnections, Declarations):
         args: Mapping[str, Any] | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Declare a schedule, which a beat writes when it starts; see `Schedule` for its options.
-
-        `app.schedule("nightly-bill", bill, cron="0 2 * * *", tz="Europe/Berlin")`
-        """
+        """Declare a schedule, which a beat writes when it starts; see `Schedule` for its options."""
         return self.schedules.declare(self.new_schedule(name, target, args, **options))
 
     def new_schedule(
@@ -160,7 +157,6 @@ class TaskApp(AppConnections, Declarations):
 
     async def send_async(self, call: TaskCall) -> TaskHandle:
         """As `send`, for an event loop."""
-        # The script's typed function stays the only one; a thread costs less than a second way to call it.
         return await to_thread(self.send, call)
 
     async def send_many_async(self, calls: Iterable[TaskCall]) -> list[TaskHandle]:
@@ -236,10 +232,7 @@ class TaskApp(AppConnections, Declarations):
         super().close()
 
     def prepare(self, envelope: TaskEnvelope, options: TaskOptions) -> NewTask:
-        """What is written to enqueue a task, for a caller that writes it in a script of its own.
-
-        The caller lists its queue, too.
-        """
+        """What is written to enqueue a task, for a caller that writes it by a script, and lists its queue."""
         return self._sender.new_task(envelope, options)
 
     def envelope(self, call: TaskCall) -> TaskEnvelope:
