@@ -49,6 +49,7 @@ def test_a_users_program_is_free_of_errors(check, checker):
     ("right", "wrong"),
     [
         ("max_messages=10", 'max_messages="10"'),
+        ("msg.payload.cents\n", "msg.payload.cent\n"),
         ("report.handled\n", "report.handeld\n"),
         ('QueueConfig("orders", "billing", "worker-1")', 'QueueConfig("orders", "billing")'),
         ("price(2, 100) + 1", 'price(2, 100) + "1"'),

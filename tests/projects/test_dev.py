@@ -154,8 +154,6 @@ def test_the_project_of_tasks_runs_and_starts_again_when_its_code_changes(anywhe
     assert not any(map(exists, shown["pids"].values()))
 
 
-#: The orchestrators, each with the group of tests that it shares a process with.
-GROUPS = {"airflow": "airflow", "dagster": "orchestrators"}
 ORDER = {"order_id": "o-1", "cents": 500}
 
 
@@ -164,15 +162,11 @@ def bills_of(shown: dict[str, Any]) -> list[tuple[Any, ...]]:
         return list(connection.execute("SELECT order_id, cents FROM bills"))
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.xdist_group(group)) for kind, group in GROUPS.items()]
-)
-def test_a_project_handles_an_order_and_leaves_nothing_running(anywhere, tmp_path, kind, monkeypatch):
-    for name in [name for name in os.environ if name.startswith(("AIRFLOW", "DAGSTER_"))]:
-        monkeypatch.delenv(name)
+@pytest.mark.xdist_group("orchestrators")
+def test_the_project_of_dagster_handles_an_order_and_leaves_nothing_running(anywhere, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     project = tmp_path / "shop"
-    assert anywhere("init", kind, project).code == 0
+    assert anywhere("init", "dagster", project).code == 0
     with running("dev", project, "--json") as process:
         shown = json.loads(read_line(process))
         monkeypatch.setenv("CONQUIET_REDIS_URL", shown["redis_url"])

@@ -212,10 +212,10 @@ class Basket:
             dataclasses.replace(ORDER, day=NOW),
             r"^payload\.day is a datetime, no date; write value\.date\(\)$",
         ),
-        (dataclasses.replace(ORDER, at="now"), r"\.at is a str, no datetime; write datetime\.from"),
-        (dataclasses.replace(ORDER, id="7"), r"\.id is a str, no UUID; write UUID\(value\)$"),
-        (dataclasses.replace(ORDER, color="red"), r"\.color is a str, no Color; write Color\(value\)$"),
-        (dataclasses.replace(ORDER, day=None), r"\.day is None, no date; annotate it as date \| None$"),
+        (dataclasses.replace(ORDER, at="now"), r"\.at is a str, no datetime; write datetime\.from"),  # type: ignore[arg-type]
+        (dataclasses.replace(ORDER, id="7"), r"\.id is a str, no UUID; write UUID\(value\)$"),  # type: ignore[arg-type]
+        (dataclasses.replace(ORDER, color="red"), r"\.color is a str, no Color; write Color\(value\)$"),  # type: ignore[arg-type]
+        (dataclasses.replace(ORDER, day=None), r"\.day is None, no date; annotate it as date \| None$"),  # type: ignore[arg-type]
         (Line(None, Decimal(1)), r"\.sku is None, no str; annotate it as str \| None$"),  # type: ignore[arg-type]
         (Line(7, Decimal(1)), r"\.sku is an int, no str; write str\(value\)$"),  # type: ignore[arg-type]
         (dataclasses.replace(ORDER, rest=NOW), r"^payload\.rest is a datetime, but no annotation says so"),
