@@ -11,18 +11,17 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from docs_site.llms import write_llms
+from docs_site.repository import RAW, REF, REPOSITORY
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-REPOSITORY = "https://github.com/conquiet/conquiet"
 #: What the package page shows as well, so its links are absolute.
 HOME = "README.md"
 
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
-_RAW = "https://raw.githubusercontent.com/conquiet/conquiet/main"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -50,7 +49,7 @@ def on_post_build(config: MkDocsConfig) -> None:
 def site_link(link: str, source: str, uri: str) -> str:
     """The link of a page at `source` in the repository, as it must be on the site's page `uri`."""
     path, hash_sign, anchor = link.partition("#")
-    for prefix in (f"{REPOSITORY}/blob/main/", f"{REPOSITORY}/tree/main/", f"{_RAW}/"):
+    for prefix in (f"{REPOSITORY}/blob/main/", f"{REPOSITORY}/tree/main/", f"{RAW}/main/"):
         if path.startswith(prefix):
             target = path.removeprefix(prefix)
             break
@@ -66,4 +65,4 @@ def site_link(link: str, source: str, uri: str) -> str:
         here = posixpath.dirname(uri)
         return posixpath.relpath(target.removeprefix("docs/"), here or ".") + hash_sign + anchor
     kind = "tree" if (ROOT / target).is_dir() else "blob"
-    return f"{REPOSITORY}/{kind}/main/{target}{hash_sign}{anchor}"
+    return f"{REPOSITORY}/{kind}/{REF}/{target}{hash_sign}{anchor}"

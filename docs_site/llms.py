@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-_RAW = "https://raw.githubusercontent.com/conquiet/conquiet/main"
+from docs_site.repository import RAW, REF
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -38,7 +38,7 @@ def write_llms(root: Path, site: Path) -> None:
         for title, name in pages:
             path = "README.md" if name == "index.md" else f"docs/{name}"
             text = (root / path).read_text()
-            lines.append(f"- [{title}]({_RAW}/{path}): {first_sentence(text)}")
+            lines.append(f"- [{title}]({RAW}/{REF}/{path}): {first_sentence(text)}")
             whole.append(f"<!-- {path} -->\n\n{text}")
         lines.append("")
     summary = first_sentence((root / "README.md").read_text())

@@ -26,8 +26,8 @@ SECTIONS = {
         "conquiet.embedded.server:EmbeddedServer",
     ),
     "Topics": (
-        "conquiet.mq.own.config:ConsumerConfig",
-        "conquiet.mq.own.retry:RetryPolicy",
+        "conquiet.mq.own.consumer_config:ConsumerConfig",
+        "conquiet.mq.own.retry_policy:RetryPolicy",
         "conquiet.mq.policies:TopicPolicies",
         "conquiet.mq.policies:DeadLetterPolicy",
     ),

@@ -16,7 +16,7 @@ from conquiet.consume.outcome import Settlement
 from conquiet.errors import QueueError
 from conquiet.mq import ConsumerConfig, DeadLetter, MqMessage, Producer, RetryPolicy, Topics
 from conquiet.mq.own.channel import PartitionChannel
-from conquiet.mq.own.config import DEFAULT_MAX_BYTES
+from conquiet.mq.own.consumer_config import DEFAULT_MAX_BYTES
 from conquiet.mq.own.entries import Batch
 from conquiet.mq.own.leases import Lease, LeaseStore
 from conquiet.mq.own.partition import LeasedPartition

@@ -63,6 +63,21 @@ def test_a_quickstart_runs_alone_and_a_second_time(name, reader):
             assert bills(reader.directory) == 100 * run
 
 
+def test_the_first_dag_is_red_when_a_message_was_not_handled(reader):
+    signature = "def bill(msg, session):"
+    guard = "\n    if msg.payload['order_id'].endswith('/7'):\n        raise ValueError('no such order')"
+    file = files_of(PAGE)["orders_dag.py"]
+    head, tail = file.split(signature)
+    comment, body = tail.split("\n", maxsplit=1)
+    reader.save({"orders_dag.py": f"{head}{signature}{comment}{guard}\n{body}"})
+
+    ran = reader.run(" && ".join([*PREPARATIONS["orders_dag.py"], "python orders_dag.py"]))
+
+    assert ran.returncode == 1
+    assert "the runs ended as " in ran.stderr
+    assert bills(reader.directory) == 99
+
+
 def test_the_first_task_runs_a_second_time(reader):
     reader.save({"shop.py": files_of(PAGE)["shop.py"]})
     with socket.create_server(("127.0.0.1", 0)) as free:

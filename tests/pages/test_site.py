@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from docs_site.__main__ import write_versions
-from docs_site.hooks import REPOSITORY, site_link
+from docs_site.hooks import site_link
 from docs_site.llms import sections
+from docs_site.repository import REPOSITORY
 from tests.packaging.environments import ROOT, VERSION
 
 PAGES = [name for _, pages in sections(ROOT) for _, name in pages]
@@ -105,3 +106,19 @@ def test_versions_are_listed_newest_first_and_the_latest_is_where_one_comes(tmp_
 )
 def test_a_link_works_in_the_repository_and_on_the_site(link, source, uri, wanted):
     assert site_link(link, source, uri) == wanted
+
+
+def test_the_site_of_a_version_links_to_its_tag():
+    program = (
+        "from docs_site.hooks import site_link; print(site_link('../dags', 'docs/airflow.md', 'airflow.md'))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"CONQUIET_DOCS_REF": "v1.2.3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ran.stdout == f"{REPOSITORY}/tree/v1.2.3/dags\n"

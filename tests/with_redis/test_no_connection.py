@@ -21,6 +21,7 @@ from conquiet import (
 from conquiet.mq import Topics
 from conquiet.queue import open_client
 from tests.services import free_port
+from tests.tls import tls_server
 
 CONFIG = QueueConfig("orders", "billing", "worker-1", block_ms=50)
 
@@ -131,6 +132,11 @@ def test_tls_to_a_port_without_tls(valkey_url):
     assert "the server does not speak TLS at this port; use redis://" in str(
         refusal(f"rediss://{address}", socket_timeout=0.2)
     )
+
+
+def test_no_tls_to_a_port_with_tls(tmp_path):
+    with tls_server(tmp_path) as port:
+        assert "use rediss:// instead of redis://" in str(refusal(f"redis://127.0.0.1:{port}/0"))
 
 
 def test_a_url_of_a_cluster_for_a_single_server(valkey_url):

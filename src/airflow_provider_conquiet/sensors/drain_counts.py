@@ -7,7 +7,7 @@ from datetime import timedelta
 from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, Text, delete, func, insert, select
 
 from conquiet import DbSession, QueueMessage
-from conquiet.db.tables import create_table, digest_of, now_ms
+from conquiet.db.table_creation import create_table, digest_of, now_ms
 
 _counts = Table(
     "conquiet_drain_counts",

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from conquiet.arguments import check_positive_int
 from conquiet.consume.scripts import publish
 from conquiet.db import DbSession, Outbox, OutboxRow
-from conquiet.db.tables import visible_sql
+from conquiet.db.table_creation import visible_sql
 from conquiet.errors import QueueError
 from conquiet.queue.connection import (
     Client,

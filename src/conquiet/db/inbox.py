@@ -17,7 +17,7 @@ from conquiet.db.lock_timeout import insert_within, insert_within_on_mariadb, lo
 from conquiet.db.outage_codes import is_lock_timeout
 from conquiet.db.retention import PURGE_STEP, check_keep_for, delete_oldest
 from conquiet.db.session import DbSession
-from conquiet.db.tables import (
+from conquiet.db.table_creation import (
     MYSQL_OPTIONS,
     check_table_name,
     create_table,

@@ -29,7 +29,7 @@ from sqlalchemy.exc import IntegrityError
 
 from conquiet.arguments import check_name
 from conquiet.db.session import DbSession
-from conquiet.db.tables import (
+from conquiet.db.table_creation import (
     MYSQL_OPTIONS,
     check_table_name,
     create_table,

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from conquiet.db.tables import digest_of
+from conquiet.db.table_creation import digest_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Dialect

@@ -8,7 +8,7 @@ from sqlalchemy import Column, delete, select
 
 from conquiet.db.lock_timeout import lock_timeout
 from conquiet.db.session import DbSession
-from conquiet.db.tables import now_ms
+from conquiet.db.table_creation import now_ms
 
 #: Rows that are deleted in one transaction.
 PURGE_STEP = 1_000

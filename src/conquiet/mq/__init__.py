@@ -16,7 +16,7 @@ from conquiet.mq.look.collector import MqCollector
 from conquiet.mq.look.delayed import DelayedMessage
 from conquiet.mq.look.messages import GroupPlace, MessageBrowser, MessagePage, MessageQuery, StoredMessage
 from conquiet.mq.look.stats import total_backlog
-from conquiet.mq.own.retry import RetryPolicy
+from conquiet.mq.own.retry_policy import RetryPolicy
 from conquiet.mq.policies import DeadLetterPolicy, TopicPolicies
 from conquiet.mq.send.async_producer import AsyncProducer
 from conquiet.mq.send.message import Message
@@ -31,15 +31,15 @@ from conquiet.mq.topics import Topic, Topics
 
 if TYPE_CHECKING:
     from conquiet.consume.outcome import Ack, DeadLetter, Retry
-    from conquiet.mq.own.config import ConsumerConfig
     from conquiet.mq.own.consumer import PartitionConsumer
+    from conquiet.mq.own.consumer_config import ConsumerConfig
     from conquiet.mq.own.drain import drain_partition
     from conquiet.mq.own.drain_topic import drain_topic
 
 # Loaded on first use: a process that only sends or inspects pays for no SQLAlchemy.
 _HOME_OF = {
     "Ack": "conquiet.consume.outcome",
-    "ConsumerConfig": "conquiet.mq.own.config",
+    "ConsumerConfig": "conquiet.mq.own.consumer_config",
     "DeadLetter": "conquiet.consume.outcome",
     "PartitionConsumer": "conquiet.mq.own.consumer",
     "Retry": "conquiet.consume.outcome",

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from conquiet.db.probe import is_unavailable
-from conquiet.db.tables import visible_sql
+from conquiet.db.table_creation import visible_sql
 from conquiet.operations.findings import Finding
 
 #: A transaction in which nothing happened for so long belongs to a worker that is frozen, or to no worker.

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.mysql import LONGBLOB
 
-from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table
+from conquiet.db.table_creation import MYSQL_OPTIONS, check_table_name, create_table
 from conquiet.tasks import clock
 
 #: What a key may be, so that it is a safe name of a file: those of an app are 32 hex digits.

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 
 from conquiet.db import DbSession
 from conquiet.db.retention import PURGE_STEP, check_keep_for, delete_oldest
-from conquiet.db.tables import MYSQL_OPTIONS, check_table_name, create_table, fitting
+from conquiet.db.table_creation import MYSQL_OPTIONS, check_table_name, create_table, fitting
 from conquiet.tasks import clock
 
 

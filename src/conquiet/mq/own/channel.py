@@ -17,7 +17,7 @@ from conquiet.logs import MessageLog
 from conquiet.mq.clock import lease_clock
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import emit
-from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.consumer_config import ConsumerConfig
 from conquiet.mq.own.entries import Batch
 from conquiet.mq.own.metrics import PartitionMetrics
 from conquiet.mq.own.partition import LeasedPartition

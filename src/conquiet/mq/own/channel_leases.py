@@ -13,7 +13,7 @@ from conquiet.mq.clock import lease_clock
 from conquiet.mq.look.group_changes import create_group
 from conquiet.mq.metrics import count_acquired
 from conquiet.mq.own.channel import PartitionChannel
-from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.consumer_config import ConsumerConfig
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.own.partition import LeasedPartition
 from conquiet.mq.servers import for_each_partition

@@ -24,7 +24,7 @@ from conquiet.mq.look.retention import Trimmer
 from conquiet.mq.metrics import emit
 from conquiet.mq.own.background import Background
 from conquiet.mq.own.channel_leases import ChannelLeases
-from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.consumer_config import ConsumerConfig
 from conquiet.mq.own.failing import FailingPartitions
 from conquiet.mq.own.membership import Membership
 from conquiet.mq.own.owned import Owned, OwnedPartitions

@@ -24,7 +24,7 @@ from conquiet.mq.envelope import MqMessage
 from conquiet.mq.keys import check_topic_part
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.channel_leases import ChannelLeases
-from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.consumer_config import ConsumerConfig
 from conquiet.mq.send.delayed import move_delayed
 from conquiet.mq.topics import Topic, topic_of
 from conquiet.queue import RedisStreamsQueue

@@ -18,7 +18,7 @@ from conquiet.consume.report import DrainReport, StopReason, sum_reports
 from conquiet.db import Inbox
 from conquiet.errors import PartitionBusyError
 from conquiet.mq.clock import server_ms
-from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.consumer_config import ConsumerConfig
 from conquiet.mq.own.drain import PartitionDrains, topic_to_drain
 from conquiet.mq.send.delayed import copies_for, move_delayed
 from conquiet.mq.topics import Topic, Topics

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from conquiet.logs import MessageLog, message_fields
 from conquiet.mq.own.assignment import Plan, most_owned, plan
-from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.consumer_config import ConsumerConfig
 from conquiet.mq.own.leases import LeaseStore
 from conquiet.mq.topics import Topic
 

@@ -16,7 +16,7 @@ from conquiet.mq.envelope import MqMessage
 from conquiet.mq.metrics import emit, gauge_part
 from conquiet.mq.own.channel import PartitionChannel
 from conquiet.mq.own.channel_leases import ChannelLeases
-from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.consumer_config import ConsumerConfig
 from conquiet.mq.servers import for_each_partition
 from conquiet.mq.topics import Topic
 

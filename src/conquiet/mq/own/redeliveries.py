@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from conquiet.mq.envelope import MqMessage
 from conquiet.mq.own.blocked_keys import BlockedKeys
-from conquiet.mq.own.config import ConsumerConfig
+from conquiet.mq.own.consumer_config import ConsumerConfig
 from conquiet.mq.own.due_retries import DueRetries
 from conquiet.mq.own.entries import Batch
 from conquiet.mq.own.metrics import PartitionMetrics

@@ -20,7 +20,7 @@ from conquiet.consume.dead_letter import (
 from conquiet.consume.outcome import Ack, DeadLetter, Outcome, Retry, Settlement, Skipped
 from conquiet.errors import MalformedEntry
 from conquiet.mq.envelope import MqMessage
-from conquiet.mq.own.retry import RetryPolicy
+from conquiet.mq.own.retry_policy import RetryPolicy
 from conquiet.payload import decode_payload, encode_payload
 from conquiet.tracing import Where
 

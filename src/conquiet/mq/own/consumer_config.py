@@ -9,7 +9,7 @@ from conquiet.arguments import check_name, check_positive_int
 from conquiet.consume.handler_kinds import PayloadType
 from conquiet.consume.limits import DEFAULT_BATCH_SIZE, DrainLimits, OrderBy, check_order_by
 from conquiet.mq.look.group_changes import id_before
-from conquiet.mq.own.retry import RetryPolicy
+from conquiet.mq.own.retry_policy import RetryPolicy
 from conquiet.mq.own.settlement import SettlementRules
 from conquiet.payload import PayloadCodec, check_codec
 from conquiet.queue import unique_consumer_name
