@@ -39,6 +39,12 @@ def unavailable(service: str, why: str) -> NoReturn:
     pytest.skip(f"{service}: {why}")
 
 
+def need_java() -> None:
+    """Skip the test, or fail it where Java is required, without Java."""
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        unavailable("java", "no java on PATH")
+
+
 @contextmanager
 def redis_server(kind: str) -> Iterator[str]:
     """The URL of a private server of this kind, for as long as the block lasts."""

@@ -305,7 +305,7 @@ class PayloadTypeError(ConquietError, TypeError):
         >>> Booking = make_dataclass("Booking", [("seats", int)])
         >>> queue.enqueue(Booking("two"))
         Traceback (most recent call last):
-        conquiet.errors.PayloadTypeError: payload.seats is a str, no int
+        conquiet.errors.PayloadTypeError: payload.seats is a str, no int; write int(value)
     """
 
     def __init__(self, path: str, problem: str) -> None:

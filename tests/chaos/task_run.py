@@ -127,7 +127,7 @@ def _find(figures: TaskFigures, sender: TaskSender, crew: Crew, client: Client, 
 def _count_effects(figures: TaskFigures, db: Database) -> None:
     counted = select(effects.c.attempt, func.count()).group_by(effects.c.attempt)
     with db.engine.connect() as connection:
-        attempts: Counter[int] = Counter(dict(connection.execute(counted).tuples().all()))
+        attempts: Counter[int] = Counter(dict(map(tuple, connection.execute(counted))))
     figures.effects, figures.late_effects = attempts.total(), attempts.total() - attempts[1]
     figures.highest_attempt = max(attempts, default=0)
 

@@ -6,23 +6,31 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import IO
 
 from tests.eventually import HANG_S
 
 COMMAND = (sys.executable, "-m", "conquiet.cli")
 
 
+def running(*arguments: object, **environment: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return started(arguments, environment, subprocess.PIPE)
+
+
 @contextmanager
-def running(*arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def started(
+    arguments: Sequence[object], environment: Mapping[str, str], stderr: IO[str] | int
+) -> Iterator[subprocess.Popen[str]]:
+    """`stderr`: a file for what prints more than a pipe holds, which nobody reads before the end."""
     process = subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
-        env=os.environ | environment,
+        env={**os.environ, **environment},
         start_new_session=True,
     )
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import sqlite3
 from contextlib import closing
@@ -15,10 +17,12 @@ import psutil
 import pytest
 
 from conquiet.cli.dev import sessions
+from conquiet.mq import Topics
 from conquiet.queue import open_client
 from conquiet.tasks import TaskApp
-from tests.cli.processes import ended, exists, read_line, running
+from tests.cli.processes import ended, exists, read_line, running, started
 from tests.eventually import HANG_S, eventually
+from tests.services import need_java
 
 #: Starts a child that leaves its session, and one that ignores SIGTERM; then waits.
 FAMILY = """
@@ -154,31 +158,59 @@ def test_the_project_of_tasks_runs_and_starts_again_when_its_code_changes(anywhe
     assert not any(map(exists, shown["pids"].values()))
 
 
-ORDER = {"order_id": "o-1", "cents": 500}
+#: What a new project makes of the order that its README enqueues.
+BILLS = [("o-1", 500)]
+TOTALS = [{"customer": "c-1", "cents": 500, "orders": 1}]
+_ENQUEUED = re.compile(r"^\$ conquiet (enqueue orders '[^']*')", re.MULTILINE)
 
 
-def bills_of(shown: dict[str, Any]) -> list[tuple[Any, ...]]:
+def bills_of(shown: dict[str, Any]) -> list[Any]:
     with closing(sqlite3.connect(shown["database_url"].removeprefix("sqlite:///"))) as connection:
         return list(connection.execute("SELECT order_id, cents FROM bills"))
 
 
-@pytest.mark.xdist_group("orchestrators")
-def test_the_project_of_dagster_handles_an_order_and_leaves_nothing_running(anywhere, tmp_path, monkeypatch):
+def totals_of(shown: dict[str, Any]) -> list[Any]:
+    with open_client(shown["redis_url"]) as client:
+        topic = Topics(client).open("totals")
+        entries: Any = [
+            one for number in topic.partitions for one in client.xrange(topic.keys.stream(number))
+        ]
+    return [json.loads(fields[b"data"])["payload"] for _, fields in entries]
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen", "wanted"),
+    [
+        pytest.param("airflow", bills_of, BILLS, marks=pytest.mark.xdist_group("airflow")),
+        pytest.param("dagster", bills_of, BILLS, marks=pytest.mark.xdist_group("orchestrators")),
+        pytest.param("spark", totals_of, TOTALS, marks=pytest.mark.xdist_group("spark")),
+    ],
+)
+def test_a_project_handles_the_order_of_its_readme_and_leaves_nothing_running(
+    anywhere, tmp_path, monkeypatch, kind, seen, wanted
+):
+    if kind == "spark":
+        need_java()
+    # As in a terminal of a user: this process may have an Airflow and a Dagster of its own.
+    for name in [name for name in os.environ if name.startswith(("AIRFLOW", "DAGSTER_", "PYTHONPATH"))]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
-    project = tmp_path / "shop"
-    assert anywhere("init", "dagster", project).code == 0
-    with running("dev", project, "--json") as process:
+    project, log = tmp_path / "shop", tmp_path / "dev.log"
+    assert anywhere("init", kind, project).code == 0
+    [enqueue, *_] = _ENQUEUED.findall((project / "README.md").read_text())
+    with log.open("w") as errors, started(("dev", project, "--json"), {}, errors) as process:
         shown = json.loads(read_line(process))
         monkeypatch.setenv("CONQUIET_REDIS_URL", shown["redis_url"])
-        assert anywhere("enqueue", "orders", json.dumps(ORDER)).code == 0
+        assert anywhere(*shlex.split(enqueue)).code == 0
 
-        eventually(lambda: bills_of(shown))
+        eventually(lambda: seen(shown))
+        last = seen(shown)
         family = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-        code, _, err = ended(process, signal.SIGINT)
+        code, _, _ = ended(process, signal.SIGINT)
         eventually(partial(are_gone, family))
 
-    assert code == 0, err
-    assert bills_of(shown) == [("o-1", 500)]
+    assert code == 0, log.read_text()
+    assert last == wanted
     assert len(family) > 1
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from conquiet.cli.commands.init import KINDS
-from tests.services import unavailable
+from tests.services import need_java
 
 _GROUPS = {"airflow": "airflow", "dagster": "orchestrators", "spark": "spark"}
 
@@ -28,8 +27,8 @@ def without_our_variables() -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", [marked(kind) for kind in KINDS])
 def test_the_tests_of_a_new_project_pass(anywhere, tmp_path, kind):
-    if kind == "spark" and not (os.environ.get("JAVA_HOME") or any(map(has_java, os.get_exec_path()))):
-        unavailable("java", "no java on PATH")
+    if kind == "spark":
+        need_java()
     project = tmp_path / "project"
     assert anywhere("init", kind, project).code == 0
 
@@ -45,10 +44,6 @@ def test_the_tests_of_a_new_project_pass(anywhere, tmp_path, kind):
     assert ran.returncode == 0, ran.stdout + ran.stderr
     # Nothing was written to the home of the user.
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["project"]
-
-
-def has_java(directory: str) -> bool:
-    return Path(directory, "java").exists()
 
 
 @pytest.mark.parametrize("kind", KINDS)

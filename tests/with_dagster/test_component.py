@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 import yaml
+from dagster._config import Shape, validate_config
+from dagster._core.instance.config import dagster_instance_config_schema
 from dagster.components.core.package_entry import discover_entry_point_package_objects
 from dagster.components.testing import create_defs_folder_sandbox
 from dagster_shared.libraries import DagsterLibraryRegistry
@@ -79,7 +81,19 @@ YAML_OF_THE_DOCS = [
 ]
 
 
-@pytest.mark.parametrize("contents", YAML_OF_THE_DOCS, ids=lambda contents: contents["type"])
+def test_dagster_knows_the_settings_of_an_instance_in_the_docs():
+    [settings] = [contents for contents in YAML_OF_THE_DOCS if "type" not in contents]
+
+    validated = validate_config(Shape(dagster_instance_config_schema()), settings)
+
+    assert validated.success, validated.errors
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [contents for contents in YAML_OF_THE_DOCS if "type" in contents],
+    ids=lambda contents: contents["type"],
+)
 def test_the_components_of_the_docs_are_read(contents, server_url, database_url, monkeypatch):
     monkeypatch.setenv("REDIS_URL", server_url)
     monkeypatch.setenv("DATABASE_URL", database_url)
