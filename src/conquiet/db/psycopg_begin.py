@@ -58,7 +58,12 @@ class StatementWithBegin:
             pgconn.send_prepare(self._name, self._text)
         pgconn.send_query_prepared(self._name, [str(value).encode() for value in parameters])
         pgconn.pipeline_sync()
-        done, failed = driver.wait(_replies(pgconn))
+        try:
+            done, failed = driver.wait(_replies(pgconn))
+        except BaseException:
+            # Ctrl-C, or lost: what is sent next would be part of the pipeline, of which nobody reads the end.
+            driver.close()
+            raise
         # Prepared also if it failed then: that is undone by no rollback.
         if done > 1:
             prepared[self._name] = True
