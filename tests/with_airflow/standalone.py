@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -95,9 +96,20 @@ class Standalone:
     def run_dag(self, dag_id: str) -> str:
         """Start a run by the API and return its id."""
         eventually(lambda: self._api("GET", f"dags/{dag_id}").is_success, every_s=0.25)
-        answer = self._api("POST", f"dags/{dag_id}/dagRuns", json={"logical_date": None})
-        answer.raise_for_status()
-        return str(answer.json()["dag_run_id"])
+        run_id = f"test-{uuid.uuid4().hex}"
+
+        def is_started() -> bool:
+            answer = self._api(
+                "POST", f"dags/{dag_id}/dagRuns", json={"logical_date": None, "dag_run_id": run_id}
+            )
+            if answer.is_server_error:
+                # Airflow's database, which is one file on SQLite, was locked by its other processes.
+                return False
+            # 409: it was started, and the answer was an error all the same.
+            return answer.status_code == 409 or bool(answer.raise_for_status())
+
+        eventually(is_started, every_s=0.5)
+        return run_id
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """The state of one run."""
