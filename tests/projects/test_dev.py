@@ -158,7 +158,7 @@ def test_the_project_of_tasks_runs_and_starts_again_when_its_code_changes(anywhe
     assert not any(map(exists, shown["pids"].values()))
 
 
-#: What a new project makes of the order that its README enqueues.
+#: What a new project makes of the order that its README enqueues. An Airflow of its own would take minutes here.
 BILLS = [("o-1", 500)]
 TOTALS = [{"customer": "c-1", "cents": 500, "orders": 1}]
 _ENQUEUED = re.compile(r"^\$ conquiet (enqueue orders '[^']*')", re.MULTILINE)
@@ -181,7 +181,6 @@ def totals_of(shown: dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("kind", "seen", "wanted"),
     [
-        pytest.param("airflow", bills_of, BILLS, marks=pytest.mark.xdist_group("airflow")),
         pytest.param("dagster", bills_of, BILLS, marks=pytest.mark.xdist_group("orchestrators")),
         pytest.param("spark", totals_of, TOTALS, marks=pytest.mark.xdist_group("spark")),
     ],
