@@ -158,7 +158,7 @@ def test_the_project_of_tasks_runs_and_starts_again_when_its_code_changes(anywhe
     assert not any(map(exists, shown["pids"].values()))
 
 
-#: What a new project makes of the order that its README enqueues. An Airflow of its own would take minutes here.
+#: What a new project makes of the order of its README. An Airflow of its own would take minutes here.
 BILLS = [("o-1", 500)]
 TOTALS = [{"customer": "c-1", "cents": 500, "orders": 1}]
 _ENQUEUED = re.compile(r"^\$ conquiet (enqueue orders '[^']*')", re.MULTILINE)
