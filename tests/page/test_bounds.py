@@ -37,8 +37,8 @@ def test_ten_times_as_much_costs_no_more_commands():
     small, large = counts
 
     print(*(f"{name:<26}{small[name]:>6}{large[name]:>6}" for name in large), sep="\n")
-    # Those that read up to a limit reach it, ten entries at a time within a script, so that bytes are bounded,
-    # too; the overview reads 25 rows, and fewer on a busy machine.
+    # Those that read up to a limit reach it, ten entries at a time within a script, so that their bytes are
+    # bounded; the overview reads 25 rows, and fewer on a busy machine.
     limits = {"messages, search": 250, "dead letters, search": 400, "dead letters": 100, "pending": 25}
     limits |= {"pending, longest idle": 50, "pending, idle for 1 h": 40, "replay all, dry run": 160}
     limits |= {"task without a letter": 40, "retry all, dry run": 40}
