@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,39 +66,6 @@ def test_a_drain_handles_the_others_and_ends_with_an_error_that_names_the_messag
     report = drain_stale(successor, write_id, db, limits, min_idle_ms=0, inbox=inbox)
 
     assert (report.handled, notes(db)) == (1, sorted([first, second]))
-
-
-def is_blocked(db: Engine) -> bool:
-    """Whether an inbox row waits for a lock."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%inbox%'"
-    if is_mariadb(db):
-        waiting = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-    with db.connect() as connection:
-        return bool(connection.exec_driver_sql(waiting.replace("%", "%%")).scalar())
-
-
-def test_ctrl_c_ends_the_wait_for_an_inbox_row_and_is_no_attempt(db, open_db, open_queue):
-    queue = open_queue("frozen")
-    first = queue.enqueue({})
-    (msg,) = queue.read(50, 1)
-    successor, limits = open_queue("successor"), DrainLimits(idle_ms=50)
-    other = open_db()
-
-    def interrupt() -> None:
-        eventually(lambda: is_blocked(other))
-        os.kill(os.getpid(), signal.SIGINT)
-
-    with frozen(open_db(), msg):
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        with pytest.raises(KeyboardInterrupt):
-            drain_stale(successor, write_id, db, limits, min_idle_ms=0, inbox=Inbox(lock_timeout_s=600))
-        thread.join()
-    [entry] = queue.client.xpending_range(queue.config.stream_key, "billing", "-", "+", 10)
-    assert entry["times_delivered"] == 1
-    report = drain_stale(successor, write_id, db, limits, min_idle_ms=0, inbox=True)
-
-    assert (report.handled, notes(db)) == (1, [first])
 
 
 def read_by_a_frozen_worker(valkey: Client, count: int) -> tuple[Topic, list[str], MqMessage]:
