@@ -76,7 +76,7 @@ def build_page(site: Site, gate: Gate) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        # In a thread: it opens the first connection, which a server that is away refuses late.
+        # In a thread: it opens the first connection, which fails late if the server is unavailable.
         starting = threading.Thread(target=site.start_sampler, name="conquiet-page-start", daemon=True)
         starting.start()
         yield

@@ -163,7 +163,7 @@ class ScheduleStoreContract(ABC):
         assert store.stats().pending == 1
 
     def test_of_many_claims_at_once_one_succeeds(self) -> None:
-        """Whoever makes them."""
+        """By whichever thread or process."""
         store = self.make_schedule_store()
         epoch = _due(store, "s")
 
